@@ -6,8 +6,8 @@ use crate::Volume;
 
 /// A position on a [`Volume`]: reads and writes advance it.
 ///
-/// [`Write::flush`] is [`Volume::flush`]: it puts the data on stable storage. A short write is the
-/// end of the volume.
+/// [`Write::flush`] is [`Volume::flush`]: it puts the data on stable storage. A short write means
+/// the end of the volume.
 #[derive(Debug)]
 pub struct Cursor<'a> {
     volume: &'a Volume,
@@ -48,7 +48,7 @@ impl Seek for Cursor<'_> {
             SeekFrom::Current(distance) => self.offset.checked_add_signed(distance),
         };
         self.offset = offset.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a seek in front of the volume")
+            io::Error::new(io::ErrorKind::InvalidInput, "a seek before the start of the volume")
         })?;
         Ok(self.offset)
     }

@@ -1,53 +1,53 @@
-//! Why a volume could not be opened or served.
+//! Errors of opening and serving volumes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use crate::format::FormatError;
 
-/// Why a volume could not be opened or served. Reads and writes fail with [`std::io::Error`].
+/// Error of opening or serving a volume. Reads and writes fail with [`std::io::Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The header, the key or an option of the volume.
+    /// The header, the key or an option of the volume is invalid.
     #[error("{path}: {source}", path = .path.display())]
     Crypt {
-        /// The volume, or its detached header.
+        /// Volume, or its detached header.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         source: blockyard_crypt::Error,
     },
-    /// A file, a device, a remote server, a table, a cipher or a socket.
+    /// A file, a device, a remote server, a table, a cipher or a socket failed.
     #[error(transparent)]
     Host(#[from] blockyard_host::Error),
-    /// A device-mapper table, or a device of it.
+    /// A device-mapper table is invalid, or a device of it failed.
     #[error("{path}: {source}", path = .path.display())]
     Table {
-        /// The file with the table.
+        /// File with the table.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         source: blockyard_host::Error,
     },
-    /// The volume is of another kind than the options ask for, or they exclude each other.
+    /// The volume is of another kind than the options require, or options exclude each other.
     #[error("{path}: {problem}", path = .path.display())]
     Options {
-        /// The volume.
+        /// Volume.
         path: PathBuf,
-        /// In plain words.
+        /// Problem.
         problem: String,
     },
-    /// A file cannot be written, or would harm what it holds.
+    /// A file cannot be written, or its content would be destroyed.
     #[error(transparent)]
     Output(#[from] crate::output::OutputError),
     /// The volume is being recorded already.
-    #[error("the volume is being recorded already; end that with `stop_recording`")]
+    #[error("a recording of the volume is running; end it with `stop_recording`")]
     Recorded,
     /// A trace ends early.
     #[error("{path}: cannot write: {source}; the trace ends there", path = .path.display())]
     Trace {
-        /// The trace.
+        /// Trace.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// A text is not the JSON of a status.
@@ -67,7 +67,7 @@ pub enum Error {
     Control(#[from] crate::ControlError),
     /// A volume on an NBD server cannot be examined from this machine.
     #[error(
-        "{path}: an NBD server shows neither its file nor its disk; run doctor where they are",
+        "{path}: the file and disk of an NBD server are unknown here; run doctor on the server",
         path = .path.display()
     )]
     Remote {
@@ -77,17 +77,17 @@ pub enum Error {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}", path = .path.display())]
     File {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The place of a workload is too small, of another kind, or cannot be opened.
     #[error("{place}: {problem}")]
     Place {
-        /// A path, or memory.
+        /// Path, or memory.
         place: String,
-        /// In plain words.
+        /// Problem.
         problem: String,
     },
     /// A workload would overwrite data, and [`Target::may_destroy`](crate::bench::Target) is
@@ -95,14 +95,14 @@ pub enum Error {
     #[error("{path}: has data that the workload would overwrite; `may_destroy` is false",
             path = .path.display())]
     WouldOverwrite {
-        /// The file or block device.
+        /// File or block device.
         path: PathBuf,
     },
     /// A block device is in use.
     #[error("{path}: is in use: mounted, swap, or part of another device; stop that first",
             path = .path.display())]
     Busy {
-        /// The block device.
+        /// Block device.
         path: PathBuf,
     },
     /// The writer of [`Volume::copy_out`](crate::Volume::copy_out) has failed.
@@ -111,7 +111,7 @@ pub enum Error {
     /// A defect of the library, or a panic in a callback of the program.
     #[error("a defect in blockyard; the message is on stderr")]
     Defect,
-    /// A workload cannot run, or a call of it has failed.
+    /// A workload cannot run, or one of its calls failed.
     #[error("{0}")]
     Workload(String),
 }

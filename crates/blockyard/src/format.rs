@@ -21,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! [`FormatOptions::format`] refuses to destroy data. A program that asks a person takes the steps
-//! apart: [`FormatOptions::open`], [`Unformatted::content`], [`Unformatted::format`].
+//! [`FormatOptions::format`] refuses to destroy data. A program that asks the user calls its steps:
+//! [`FormatOptions::open`], [`Unformatted::content`], [`Unformatted::format`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -52,7 +52,7 @@ use crate::{Error, Key, memory};
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
 /// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
 const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
-/// Iterations of the digest when a benchmark is not wanted; it protects a random key.
+/// Iterations of the digest without a benchmark; it protects a random key.
 const DIGEST_ITERATIONS_MIN: u32 = 1000;
 /// Bytes of one read in the search for data.
 const PIECE_BYTES: usize = 1 << 20;
@@ -69,31 +69,31 @@ pub enum Pbkdf {
     Pbkdf2,
 }
 
-/// How a volume is made. The defaults are cryptsetup's, but for the sector size: LUKS2,
-/// aes-xts-plain64 with a 512-bit key, sectors of 4096 bytes, and argon2id measured to two seconds.
+/// Options of a new volume. The defaults are cryptsetup's, except the sector size: LUKS2,
+/// aes-xts-plain64 with a 512-bit key, sectors of 4096 bytes, and argon2id adjusted to two seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// Creates the file with this size, or makes it this large. `None`: the file or device is
-    /// there, and keeps its size.
+    /// Creates the file with this size, or extends it to this size. `None`: the file or device
+    /// exists and keeps its size.
     pub size_bytes: Option<u64>,
-    /// The file or device of a detached header. A file that is not there is created.
+    /// The file or device of a detached header. A missing file is created.
     pub header: Option<PathBuf>,
-    /// Cipher of the data, as in `aes-xts-plain64`.
+    /// Cipher of the data, for example `aes-xts-plain64`.
     pub cipher: String,
     /// Length of the volume key.
     pub key_size_bits: u32,
-    /// Encryption sector size, 512 to 4096. `None`: 4096, or 512 where the data are no multiple of
+    /// Encryption sector size, 512 to 4096. `None`: 4096, or 512 if the data area is no multiple of
     /// 4096 bytes.
     pub sector_size_bytes: Option<u32>,
-    /// Hash of the anti-forensic split, the digest and PBKDF2, as in `sha256`.
+    /// Hash of the anti-forensic split, the digest and PBKDF2, for example `sha256`.
     pub hash: String,
     /// Key derivation function of the keyslot.
     pub pbkdf: Pbkdf,
-    /// Milliseconds that one derivation should take on this machine.
+    /// Duration of one derivation on this machine, in milliseconds.
     pub pbkdf_target_ms: u64,
-    /// Most memory of argon2. `None`: 1 GiB and at most half of the machine's.
+    /// Limit of argon2's memory. `None`: 1 GiB, and at most half of the machine's.
     pub pbkdf_memory_kib: Option<u32>,
-    /// Threads of argon2. `None`: one for each CPU and at most 4.
+    /// Threads of argon2. `None`: one for each CPU, at most 4.
     pub pbkdf_threads: Option<u32>,
     /// Iterations of PBKDF2 or passes of argon2. `None`: measured.
     pub pbkdf_iterations: Option<u32>,
@@ -138,7 +138,7 @@ impl Default for FormatOptions {
     }
 }
 
-/// Why a volume could not be made.
+/// Error of making a volume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -161,7 +161,7 @@ pub enum FormatError {
     SizeOfExport,
     /// [`FormatOptions::size_bytes`] of a device or a folder.
     #[error(
-        "`size_bytes` creates a file, but {path} is there and is none; leave `size_bytes` out",
+        "`size_bytes` creates a file, but {path} exists and is not a file; leave `size_bytes` out",
         path = .0.display()
     )]
     SizeOfDevice(PathBuf),
@@ -179,12 +179,12 @@ pub enum FormatError {
         /// [`FormatOptions::size_bytes`].
         size_bytes: u64,
     },
-    /// The file or device cannot be opened, and is not to be created.
+    /// The file or device cannot be opened, and `size_bytes` is not set.
     #[error("cannot open {path}: {source}; `size_bytes` creates a file", path = .path.display())]
     Open {
         /// The file or device.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// The file cannot be created.
@@ -198,17 +198,17 @@ pub enum FormatError {
         path: PathBuf,
         /// Its length.
         size_bytes: u64,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The file cannot be made as long as [`FormatOptions::size_bytes`].
+    /// The file cannot be extended to [`FormatOptions::size_bytes`].
     #[error("cannot extend {path} to {size_bytes} bytes: {source}", path = .path.display())]
     Extend {
         /// The file.
         path: PathBuf,
         /// Its new length.
         size_bytes: u64,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// The file or device cannot be searched for data.
@@ -216,10 +216,10 @@ pub enum FormatError {
     Read {
         /// The file or device.
         path: PathBuf,
-        /// The system's or the server's answer.
+        /// Error of the system or the server.
         problem: String,
     },
-    /// There is data, and [`FormatOptions::replace`] is false.
+    /// The file or device has data, and [`FormatOptions::replace`] is false.
     #[error(
         "{path} holds data, which formatting destroys; `replace` is false",
         path = .path.display()
@@ -231,7 +231,7 @@ pub enum FormatError {
         content: Content,
     },
     /// The passphrase is empty.
-    #[error("the passphrase is empty, which protects nothing; choose one")]
+    #[error("an empty passphrase protects nothing; choose another")]
     EmptyPassphrase,
 }
 
@@ -244,9 +244,9 @@ pub enum Content {
     Luks2,
     /// A LUKS header that is damaged or not supported.
     DamagedLuks,
-    /// Another format, by its name, as in `an ext4 file system`.
+    /// Another format, by its name, for example `an ext4 file system`.
     Other(&'static str),
-    /// A block device: its data are not looked at.
+    /// A block device, whose data is not inspected.
     Device,
     /// Bytes that are not zero.
     Data,
@@ -257,16 +257,16 @@ pub enum Content {
 pub struct Formatted {
     /// Length of the file or device.
     pub size_bytes: u64,
-    /// The sector size that was chosen.
+    /// The chosen sector size.
     pub sector_size_bytes: u32,
 }
 
 impl FormatOptions {
-    /// Makes a volume. A file that the call has created is removed again when it fails.
+    /// Makes a volume. A file that the call created is removed again if it fails.
     ///
     /// # Errors
-    /// [`FormatError::WouldDestroy`] when there is data and [`FormatOptions::replace`] is false,
-    /// else as [`FormatOptions::open`] and [`Unformatted::format`].
+    /// [`FormatError::WouldDestroy`] if there is data and [`FormatOptions::replace`] is false;
+    /// otherwise see [`FormatOptions::open`] and [`Unformatted::format`].
     pub fn format(&self, path: impl AsRef<Path>, key: &Key) -> Result<Formatted, Error> {
         let unformatted = self.open(path)?;
         if !self.replace
@@ -281,8 +281,8 @@ impl FormatOptions {
     /// Checks the options, creates and locks the files. No byte of an existing file changes.
     ///
     /// # Errors
-    /// When options are wrong or exclude each other, and when a file cannot be opened or created,
-    /// or is in use.
+    /// Options are wrong or exclude each other, or a file cannot be opened or created, or is in
+    /// use.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Unformatted, Error> {
         contained(|| self.open_files(path.as_ref()))
     }
@@ -369,7 +369,7 @@ impl FormatOptions {
         areas_bytes.max(self.data_offset_bytes.unwrap_or(0)).min(HEADER_LEN_MAX_BYTES)
     }
 
-    /// Creates the file if it is to have a size and is not there.
+    /// Creates the file if it is missing and a size is given.
     fn ensure_file(&self, path: &Path, created: &mut Created) -> Result<(), FormatError> {
         if is_export(path) {
             return match self.size_bytes {
@@ -390,8 +390,8 @@ impl FormatOptions {
         }
     }
 
-    /// The length that the file will have. It is made longer once it is known that it may be
-    /// overwritten, and never shorter.
+    /// The future length of the file. It is extended once overwriting is permitted, and never
+    /// truncated.
     fn len_with(&self, file: &DeviceFile) -> Result<u64, FormatError> {
         let (path, len_bytes) = (file.path().to_owned(), file.len_bytes());
         match self.size_bytes {
@@ -403,7 +403,7 @@ impl FormatOptions {
     }
 }
 
-/// Files that were created for the volume and are removed when there will be none.
+/// Files created for the volume, which are removed if formatting fails.
 #[derive(Debug, Default)]
 struct Created(Vec<PathBuf>);
 
@@ -415,15 +415,14 @@ impl Drop for Created {
     }
 }
 
-/// Open and locked files for a volume that is not made yet. Files that were created for it are
-/// removed when this is dropped.
+/// Open and locked files for a new volume. When dropped, it removes files that were created for it.
 #[derive(Debug)]
 pub struct Unformatted {
     // Dropped first: a file is removed while it is locked.
     created: Created,
-    /// For the header.
+    /// File of the header.
     device: DeviceFile,
-    /// With a detached header.
+    /// Whether the header is detached.
     data: Option<DeviceFile>,
     data_len_bytes: u64,
     options: HeaderOptions,
@@ -431,20 +430,20 @@ pub struct Unformatted {
 }
 
 impl Unformatted {
-    /// The file or device that the header is written to.
+    /// The file or device of the header.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.device.path()
     }
 
-    /// Why the header is not locked against other programs, if it is not.
+    /// The reason if the header is not locked against other programs.
     #[must_use]
     pub fn lock_warning(&self) -> Option<&str> {
         self.lock.warning()
     }
 
-    /// Looks for content that formatting destroys; zeros are none. A disk on a server may be read
-    /// as a whole: `progress` receives the bytes that are done, and all bytes.
+    /// Searches for data that formatting destroys, except zeros. A disk on a server may be read as
+    /// a whole: `progress` receives the numbers of completed bytes and of all bytes.
     ///
     /// # Errors
     /// [`FormatError::Read`].
@@ -481,7 +480,7 @@ impl Unformatted {
     /// wiped. The call takes as long as a few derivations of the key.
     ///
     /// # Errors
-    /// When the passphrase is empty, an option does not fit the device, memory is short, or writing
+    /// The passphrase is empty, an option does not fit the device, memory is short, or writing
     /// fails.
     pub fn format(mut self, key: &Key) -> Result<Formatted, Error> {
         contained(|| {
@@ -529,15 +528,15 @@ fn create(path: &Path, size_bytes: u64, created: &mut Created) -> Result<(), For
     file.set_len(size_bytes).and_then(|()| sync_created(&file, path)).map_err(failed)
 }
 
-/// The sector size where none was asked for: cryptsetup's rule. Unless an offset is given, the data
-/// start at a whole MiB.
+/// The default sector size by cryptsetup's rule. Unless an offset is given, the data start at a
+/// whole MiB.
 fn default_sector_size(device_len_bytes: u64, data_offset_bytes: Option<u64>) -> u32 {
     let fits = |number: u64| number.is_multiple_of(4096);
     if fits(data_offset_bytes.unwrap_or(0)) && fits(device_len_bytes) { 4096 } else { 512 }
 }
 
-/// Whether an export holds anything but zeros: ranges that its server does not know to be zeros are
-/// read, up to the first byte that is none.
+/// True if an export has nonzero data: ranges that its server does not report as zeros are read, up
+/// to the first nonzero byte.
 fn remote_has_data(
     device: &DeviceFile,
     progress: &mut dyn FnMut(u64, u64),
@@ -583,7 +582,7 @@ fn remote_range_has_data(
     Ok(false)
 }
 
-/// Whether a file holds anything but zeros; holes are not read.
+/// True if a file has nonzero data; holes are not read.
 fn has_data(file: &File) -> io::Result<bool> {
     let mut buffer = vec![0u8; PIECE_BYTES];
     let mut at_bytes = 0;

@@ -1,4 +1,4 @@
-//! LUKS headers, without their keys: a look at one, and the repair of a damaged copy.
+//! LUKS headers, without their keys: reads them, and repairs a damaged copy.
 //!
 //! ```
 //! use blockyard::format::FormatOptions;
@@ -34,15 +34,14 @@ use blockyard_host::file::{Access, DeviceFile, HeaderLock};
 use crate::error::contained;
 use crate::{Error, HeaderCopy};
 
-/// Reads the header of a LUKS volume or a detached header, and damage that it survived. With
-/// `copy`, reads this copy of a LUKS2 header only, which may be outdated.
+/// Reads the header of a LUKS volume or a detached header, and reports repairable damage. With
+/// `copy`, reads only this copy of a LUKS2 header, which may be outdated.
 ///
 /// The call needs no passphrase. It does not lock the volume: another program may serve it
-/// meanwhile. The lock of the header keeps other programs from writing it during the call.
+/// meanwhile. The lock of the header prevents writes to it during the call.
 ///
 /// # Errors
-/// [`Error::Place`] when the file cannot be opened, [`Error::Crypt`] when there is no intact
-/// header.
+/// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
 pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice>), Error> {
     contained(|| {
         let source = HeaderFile::open(path)?;
@@ -54,7 +53,7 @@ pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice
     })
 }
 
-/// The repair of a LUKS2 header, whose bad copy is rewritten from the intact one. The device is
+/// The repair of a LUKS2 header: the bad copy is rewritten from the intact one. The device is
 /// locked until the value is dropped.
 #[derive(Debug)]
 pub struct Repair {
@@ -66,14 +65,14 @@ impl Repair {
     /// Opens and locks an image, a block device or a detached header.
     ///
     /// # Errors
-    /// When the file cannot be opened or is in use.
+    /// The file cannot be opened or is in use.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let device = DeviceFile::open(path, Access::ReadWrite, false)?;
         let lock = device.lock_header()?;
         Ok(Self { device, lock })
     }
 
-    /// Why the header is not locked against other programs, if it is not.
+    /// The reason if the header is not locked against other programs.
     #[must_use]
     pub fn lock_warning(&self) -> Option<&str> {
         self.lock.warning()
@@ -83,7 +82,7 @@ impl Repair {
     /// no second copy.
     ///
     /// # Errors
-    /// [`Error::Crypt`] when no copy is intact.
+    /// [`Error::Crypt`] if no copy is intact.
     pub fn inspect(&self) -> Result<(Header, Vec<Notice>), Error> {
         contained(|| Header::read(&self.device).map_err(|error| self.failed(error)))
     }
@@ -91,7 +90,7 @@ impl Repair {
     /// Rewrites the damaged copies, and returns them.
     ///
     /// # Errors
-    /// When no copy is intact, the disk has another use now, or the device cannot be written.
+    /// No copy is intact, the disk has another use now, or the device cannot be written.
     pub fn run(mut self) -> Result<Vec<HeaderCopy>, Error> {
         contained(|| luks::repair(&mut self.device).map_err(|error| self.failed(error)))
     }
@@ -101,8 +100,8 @@ impl Repair {
     }
 }
 
-/// A file that is read without the lock of a volume, so that the header of a volume that is being
-/// served can be read.
+/// A file that is read without the lock of a volume, so that the header of a served volume can be
+/// read.
 struct HeaderFile {
     file: File,
     len_bytes: u64,
@@ -112,20 +111,20 @@ struct HeaderFile {
 impl HeaderFile {
     fn open(path: &Path) -> Result<Self, Error> {
         let (file, len_bytes) = Self::opened(path).map_err(|error| {
-            Error::place(&path.display(), format!("cannot look at it: {error}"))
+            Error::place(&path.display(), format!("cannot be inspected: {error}"))
         })?;
         let lock = HeaderLock::to_read(&file, path)?;
         Ok(Self { file, len_bytes, _lock: lock })
     }
 
     fn opened(path: &Path) -> io::Result<(File, u64)> {
-        // Looked at before it is opened: to open a FIFO is to wait for a writer.
+        // Inspected before it is opened: opening a FIFO would wait for a writer.
         let file_type = fs::metadata(path)?.file_type();
         if file_type.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         if !file_type.is_file() && !file_type.is_block_device() {
-            return Err(io::Error::other("it is neither a regular file nor a block device"));
+            return Err(io::Error::other("neither a regular file nor a block device"));
         }
         let mut file = File::open(path)?;
         let len_bytes = file.seek(SeekFrom::End(0))?;

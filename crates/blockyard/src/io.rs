@@ -1,8 +1,8 @@
 //! Bytes at any offset, over a client that takes whole sectors.
 //!
-//! A read takes the sectors around its range. A write changes its first and last sector in part
-//! where it does not begin or end with them, which is a read-modify-write that excludes other
-//! writes of the sector. Long requests are cut into portions, which are in flight together.
+//! A read covers the sectors around its range. A write changes its first and last sector by
+//! read-modify-write if it covers them only partly, which excludes other writes of those sectors.
+//! Long requests are split into portions, which are in flight together.
 
 use std::io;
 use std::ops::Range;
@@ -11,30 +11,30 @@ use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_host::local::{Bytes, Client, Part, Request};
 use rustix::io::Errno;
 
-/// One portion: fits into L2 together with its ciphertext.
+/// Length of a portion; together with its ciphertext it fits into L2.
 const PORTION_BYTES: u64 = 256 << 10;
-/// Zeros in one request.
+/// Length of a request of zeroes.
 const ZEROS_BYTES: u64 = 1 << 20;
-/// Requests of one call in flight: 4 MiB of buffers, which its client keeps.
+/// Requests of one call in flight: 4 MiB of buffers, kept by the client.
 const IN_FLIGHT_MAX: usize = 16;
 
-/// One call's requests.
+/// Requests of one call.
 pub(crate) struct Calls<'a> {
     client: &'a mut Client,
     sector_bytes: u64,
     size_bytes: u64,
     done: Vec<Done>,
-    /// Of the first request that failed.
+    /// Status of the first failed request.
     status: BlkStatus,
 }
 
-/// A caller's buffer, and the offset on the volume of its first byte.
+/// A caller's buffer, and the volume offset of its first byte.
 struct Destination<'a> {
     buffer: &'a mut [u8],
     offset_bytes: u64,
 }
 
-/// A caller's data, and the offset on the volume of its first byte.
+/// A caller's data, and the volume offset of its first byte.
 struct Origin<'a> {
     data: &'a [u8],
     offset_bytes: u64,
@@ -42,7 +42,7 @@ struct Origin<'a> {
 
 impl Bytes for Destination<'_> {
     fn fill(&mut self, _: u64, _: &mut [u8]) {
-        unreachable!("a call that reads writes nothing");
+        unreachable!("a read has no data to write");
     }
 
     /// `user` is the offset of the portion.
@@ -64,11 +64,11 @@ impl Bytes for Origin<'_> {
     }
 
     fn check(&mut self, _: u64, _: &[u8]) {
-        unreachable!("a call that writes reads nothing");
+        unreachable!("a write has no data to read");
     }
 }
 
-/// The parts of a range: what begins and ends within a sector, and the whole sectors between.
+/// The parts of a range: partial sectors at its ends, and the whole sectors between.
 struct Parts {
     head: Range<u64>,
     whole: Range<u64>,
@@ -77,7 +77,7 @@ struct Parts {
 
 impl Parts {
     fn new(range: &Range<u64>, sector_bytes: u64, size_bytes: u64) -> Self {
-        // The last sector of a volume may be cut, and is whole all the same.
+        // The last sector of a volume may be cut off, but counts as whole.
         let floor = |offset: u64| match offset == size_bytes {
             true => offset,
             false => offset / sector_bytes * sector_bytes,
@@ -133,7 +133,7 @@ impl<'a> Calls<'a> {
         self.end(&mut nothing)
     }
 
-    /// Whole sectors within the range; the rest of it keeps its bytes, as TRIM is a hint.
+    /// Discards the whole sectors in the range; the rest keeps its bytes, because TRIM is a hint.
     pub(crate) fn discard(mut self, range: &Range<u64>) -> io::Result<()> {
         let mut nothing = Origin { data: &[], offset_bytes: 0 };
         let whole = Parts::new(range, self.sector_bytes, self.size_bytes).whole;
@@ -181,7 +181,7 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// Cut at multiples of `len_bytes`.
+/// Splits a range at multiples of `len_bytes`.
 fn portions(range: Range<u64>, len_bytes: u64) -> impl Iterator<Item = Range<u64>> {
     let mut next = range.start;
     std::iter::from_fn(move || {

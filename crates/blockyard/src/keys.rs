@@ -1,4 +1,4 @@
-//! Passphrases and keys, and the files, pipes and descriptors that they are read from.
+//! Passphrases and keys, and their sources: files, pipes and descriptors.
 //!
 //! ```
 //! use blockyard::keys::{KeyFile, KeySource};
@@ -14,12 +14,12 @@
 //! ```
 //!
 //! The rules are cryptsetup's (`cryptsetup(8)`, "NOTES ON PASSPHRASE PROCESSING"). A typed or piped
-//! passphrase ends at its newline ([`KeyFile::read_line`]). A key file is read byte for byte,
-//! newlines and NULs included ([`KeyFile::read`]). Either may be empty, but a pipe that ends
-//! without a byte is an error. Memory that held a part of a secret is wiped when it is dropped.
+//! passphrase ends at its newline ([`KeyFile::read_line`]). A key file is used exactly as it is,
+//! including newlines and NULs ([`KeyFile::read`]). Both may be empty, but a pipe that ends without
+//! a byte is an error. Memory with a part of a secret is wiped when it is dropped.
 //!
-//! The key of a running volume is wiped and set by [`Control::wipe_key`](crate::Control::wipe_key)
-//! and [`Control::set_key`](crate::Control::set_key).
+//! [`Control::wipe_key`](crate::Control::wipe_key) and
+//! [`Control::set_key`](crate::Control::set_key) wipe and set the key of a running volume.
 
 use std::fs::File;
 use std::io;
@@ -40,8 +40,8 @@ const STDIN: &str = "standard input";
 
 /// The secret that opens a volume.
 ///
-/// A LUKS keyslot does not tell a passphrase from the content of a key file. A plain volume hashes
-/// a passphrase, and takes a key file as the key itself.
+/// A LUKS keyslot treats a passphrase and the content of a key file alike. A plain volume hashes a
+/// passphrase, and uses a key file directly as the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A passphrase, without a newline at its end.
@@ -58,10 +58,10 @@ impl Key {
         Self::Passphrase(SecretBytes::copy_of(passphrase.as_ref()))
     }
 
-    /// The content of a key file, newlines and NULs included; 8 MiB at most.
+    /// The content of a key file, including newlines and NULs; at most 8 MiB.
     ///
     /// # Errors
-    /// [`Error::Key`](crate::Error::Key) when the file cannot be read or is longer.
+    /// [`Error::Key`](crate::Error::Key) if the file cannot be read or is longer.
     pub fn file(path: impl AsRef<Path>) -> Result<Self, crate::Error> {
         Ok(Self::File(KeyFile::from(path.as_ref().to_owned()).read()?))
     }
@@ -84,35 +84,35 @@ pub enum KeySource {
     Stdin,
 }
 
-/// A key file: a source, and the bytes of it that are the key.
+/// A key file: a source, and the range of bytes with the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
     /// The source.
     pub source: KeySource,
-    /// The bytes of the source that are skipped.
+    /// Number of skipped bytes.
     pub offset_bytes: u64,
-    /// The length of the key; `None`: to the end of the source, 8 MiB at most.
+    /// The length of the key; `None`: to the end of the source, at most 8 MiB.
     pub len_bytes: Option<u64>,
 }
 
-/// Why a key could not be read.
+/// Error of reading a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The source cannot be opened.
     #[error("cannot open {place}: {source}")]
     Open {
-        /// The source in words, as in `key file home.key`.
+        /// Name of the source, for example `key file home.key`.
         place: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// The source cannot be read.
     #[error("cannot read {place}: {source}")]
     Read {
-        /// The source in words.
+        /// Name of the source.
         place: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// A descriptor is not open.
@@ -127,7 +127,7 @@ pub enum KeyError {
     /// The source ends before [`KeyFile::offset_bytes`].
     #[error("{place} ends before `offset_bytes` {offset_bytes}")]
     Offset {
-        /// The source in words.
+        /// Name of the source.
         place: String,
         /// The offset.
         offset_bytes: u64,
@@ -135,9 +135,9 @@ pub enum KeyError {
     /// The source ends before the key does.
     #[error("{place} ends after {found_bytes} bytes, but `len_bytes` asks for {wanted_bytes}")]
     Short {
-        /// The source in words.
+        /// Name of the source.
         place: String,
-        /// Bytes behind the offset.
+        /// Bytes after the offset.
         found_bytes: usize,
         /// [`KeyFile::len_bytes`].
         wanted_bytes: usize,
@@ -149,13 +149,13 @@ pub enum KeyError {
         max = KEY_LEN_MAX_BYTES >> 20
     )]
     Long {
-        /// The source in words.
+        /// Name of the source.
         place: String,
     },
     /// A pipe ends without a byte.
-    #[error("{place}: there is no passphrase or key to read")]
+    #[error("{place} has no passphrase or key")]
     Nothing {
-        /// The source in words.
+        /// Name of the source.
         place: String,
     },
 }
@@ -167,7 +167,7 @@ impl From<PathBuf> for KeyFile {
 }
 
 impl From<KeySource> for KeyFile {
-    /// All of the source.
+    /// The whole source.
     fn from(source: KeySource) -> Self {
         Self { source, offset_bytes: 0, len_bytes: None }
     }
@@ -177,17 +177,17 @@ impl KeyFile {
     /// Reads the key, byte for byte.
     ///
     /// # Errors
-    /// When the source cannot be read, ends early, or is longer than 8 MiB.
+    /// The source cannot be read, ends early, or is longer than 8 MiB.
     pub fn read(&self) -> Result<SecretBytes, KeyError> {
         let opened = self.open()?;
         collect(&opened, self.offset_bytes, self.length()?, false)
     }
 
-    /// Reads the key, of `len_bytes_max` at most unless [`KeyFile::len_bytes`] is set: the source
-    /// may be `/dev/urandom` or a disk, and have no end.
+    /// Reads the key, at most `len_bytes_max` bytes unless [`KeyFile::len_bytes`] is set: the
+    /// source may be endless, such as `/dev/urandom` or a disk.
     ///
     /// # Errors
-    /// As [`KeyFile::read`].
+    /// See [`KeyFile::read`].
     pub fn read_at_most(&self, len_bytes_max: usize) -> Result<SecretBytes, KeyError> {
         if self.len_bytes.is_some() {
             return self.read();
@@ -195,11 +195,10 @@ impl KeyFile {
         collect(&self.open()?, self.offset_bytes, Length::AtMost(len_bytes_max), false)
     }
 
-    /// Reads a passphrase up to its newline. Bytes behind the newline stay in the source, for other
-    /// readers.
+    /// Reads a passphrase up to its newline. Later bytes stay in the source for other readers.
     ///
     /// # Errors
-    /// As [`KeyFile::read`].
+    /// See [`KeyFile::read`].
     pub fn read_line(&self) -> Result<SecretBytes, KeyError> {
         let opened = self.open()?;
         collect(&opened, self.offset_bytes, self.length()?, true)
@@ -227,11 +226,11 @@ impl KeyFile {
     }
 }
 
-/// Reads the whole of a file that holds secrets, 8 MiB at most. `kind` is its kind in messages, as
-/// in `table`.
+/// Reads all of a file with secrets, at most 8 MiB. `kind` names it in messages, for example
+/// `table`.
 ///
 /// # Errors
-/// When the file cannot be read or is longer.
+/// The file cannot be read or is longer.
 pub fn read_secret(path: &Path, kind: &str) -> Result<SecretBytes, KeyError> {
     collect(&Opened::file(path, kind)?, 0, Length::ToEnd, false)
 }
@@ -240,7 +239,7 @@ pub fn read_secret(path: &Path, kind: &str) -> Result<SecretBytes, KeyError> {
 struct Opened {
     /// `None`: standard input.
     fd: Option<OwnedFd>,
-    /// For messages.
+    /// Name for messages.
     place: String,
 }
 
@@ -303,12 +302,12 @@ impl Opened {
     }
 }
 
-/// How much of a source is wanted.
+/// Wanted length.
 #[derive(Clone, Copy)]
 enum Length {
-    /// Less is an error.
+    /// A shorter source is an error.
     Exactly(usize),
-    /// Less will do.
+    /// A shorter source is accepted.
     AtMost(usize),
     /// All of it, up to the limit of a key.
     ToEnd,
@@ -352,7 +351,7 @@ fn collect(
     }
 }
 
-/// A secret that grows while it is read; each copy left behind is wiped when it is dropped.
+/// A secret that grows while it is read; outgrown copies are wiped.
 struct Collected {
     bytes: SecretBytes,
     len_bytes: usize,
@@ -365,7 +364,7 @@ impl Collected {
             if self.len_bytes > KEY_LEN_MAX_BYTES {
                 return None;
             }
-            // One byte more than the limit is room to see that the limit is passed.
+            // One byte more than the limit, to detect that it is exceeded.
             let grown = self.bytes.len().saturating_mul(8).min(KEY_LEN_MAX_BYTES + 1);
             let mut larger = SecretBytes::zeroed(grown);
             larger.as_mut_slice()[..self.len_bytes].copy_from_slice(self.bytes.as_slice());

@@ -25,13 +25,13 @@
 //!
 //! 1. [`format`](mod@format) makes a volume. [`keys`] has its passphrase or key file. A volume of
 //!    cryptsetup or the kernel needs no such call.
-//! 2. [`Volume::options`] says how to open a volume. [`Options::open`] reads the header, derives
-//!    the key and starts the workers. A program that asks a person takes the three steps apart:
+//! 2. [`Volume::options`] has the options for opening a volume. [`Options::open`] reads the header,
+//!    derives the key and starts the workers. A program that asks the user calls its three steps:
 //!    [`Options::read`], [`Locked::unlock`], [`Locked::start`].
 //! 3. [`Volume`] reads and writes at any offset, from any number of threads. [`Volume::cursor`] has
 //!    [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`]. [`Volume::copy_out`] and
 //!    [`Volume::copy_in`] copy all of it.
-//! 4. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
+//! 4. [`Volume::flush`] puts all completed writes on stable storage. Nothing else does:
 //!    neither dropping the volume nor the end of the program.
 //! 5. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
@@ -44,16 +44,16 @@
 //! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
 //! into the program.
 //!
-//! # What the library does to the process
+//! # Effects on the process
 //!
-//! - Keys and passphrases lie in locked memory (`mlock`), are left out of core dumps and are wiped
-//!   when they are dropped.
-//! - Files in memory (tmpfs) are mapped. The library's handler for SIGBUS turns a file that was cut
-//!   into an error. It replaces a handler of the program; any other SIGBUS ends the process.
-//! - Threads of the library block all signals but SIGBUS and SIGSEGV.
+//! - Keys and passphrases are in locked memory (`mlock`), excluded from core dumps, and wiped when
+//!   they are dropped.
+//! - Files in memory (tmpfs) are mapped. The library's SIGBUS handler turns a truncated file into
+//!   an error. It replaces a handler of the program; any other SIGBUS ends the process.
+//! - Threads of the library block all signals except SIGBUS and SIGSEGV.
 //!
-//! [`harden`] does more, for a program that is nothing else: no core dumps, no `ptrace` by the same
-//! user, and an error in place of SIGXFSZ.
+//! [`harden`] does more, for a dedicated program: no core dumps, no `ptrace` by the same user, and
+//! an error in place of SIGXFSZ.
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

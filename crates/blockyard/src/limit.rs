@@ -1,54 +1,54 @@
-//! The rule that names what limits a volume.
+//! The rule that names the limit of a volume's rate.
 //!
 //! ```text
-//!   a connection has nothing to do half of the time ─────────────> the client
-//!   no queue of a device, and nobody works at a request then:
-//!     the connection's thread has a CPU, or waits for one ───────> receiving and replying
-//!     it has not ────────────────────────────────────────────────> the client, in bursts
-//!   else: the stage in which requests are longest
-//!     queue        of a device; else it is passed over ──────────> queue, tags and elevator
+//! a connection is idle for half of the time ───────────────────> the client
+//! no queue of a device, and no stage has a request for half of the time:
+//! the connection's thread has a CPU, or waits for one ───────> receiving and replying
+//! otherwise ─────────────────────────────────────────────────> the client, in bursts
+//! otherwise: the stage with the longest time
+//! queue        of a device; ignored without one ─────────────> queue, tags and elevator
 //!     cipher-wait  workers are busy: one, or several ────────────> the workers
-//!                  they are not, or with more than the cipher ───> the hand-over
+//! idle, or more workers than CPUs for ciphers ───> the hand-over
 //!     cipher ────────────────────────────────────────────────────> the cipher
 //!     submit-wait ───────────────────────────────────────────────> submission
 //!     device ────────────────────────────────────────────────────> the device
-//!     completion   workers are busy: who waits helps them ───────> the workers
-//!                  they are not ─────────────────────────────────> completion
+//! completion   workers are busy: waiting threads help them ──> the workers
+//! idle ─────────────────────────────────────────> completion
 //! ```
-//! Without a queue of a device, what is in `queue` lies in the inbox of its connection, behind the
-//! others of that connection: its thread is busy, and the other stages say with what.
+//! Without a queue of a device, the time in `queue` is spent in the connection's inbox, behind
+//! other requests of the connection: its thread is busy, and the other stages name its work.
 //!
-//! Times are those of requests. How many are in flight follows from them (Little's law: rate
-//! times mean time). Whether a thread is busy the kernel knows: it has a CPU, or waits for one.
+//! Times are those of requests. The number in flight follows from them (Little's law: rate times
+//! mean time). The kernel reports whether a thread is busy: it has a CPU, or waits for one.
 
 use blockyard_host::stages::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::size::human_time;
 
-/// A connection that has less in flight than this, in the mean, is waited for. Ours.
+/// A connection with a smaller mean of requests in flight is idle. Ours.
 const BUSY_IN_FLIGHT: f64 = 0.5;
-/// Threads that are busy for less than this share of the time are not what is waited for. Ours.
+/// Threads that are busy for a smaller share of the time are not the limit. Ours.
 const BUSY_THREADS: f64 = 0.5;
-/// A cipher that takes less does not pay for the way to a worker: half of the estimated cost of the
-/// way there and back (docs/pipelines.md).
+/// A faster cipher is not worth a hand-over to a worker: half of the estimated round trip
+/// (docs/pipelines.md).
 const CIPHER_FOR_WORKERS_NS: f64 = 20_000.0;
-/// Waiting for others of the same connection is mentioned from this share of a request's time on.
-/// Ours.
+/// From this share of a request's time on, the wait behind other requests of the connection is
+/// mentioned. Ours.
 const MENTIONED_QUEUE: f64 = 0.1;
 
-/// What is known of a volume over some time.
+/// Measurements of a volume over some time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Load {
     /// Mean times of a request, in the order of [`Stage::ALL`].
     pub(crate) stages_ns: [f64; Stage::ALL.len()],
-    /// Requests in flight of each connection, in the mean.
+    /// Mean of requests in flight per connection.
     pub(crate) in_flight: f64,
-    /// Share of the time that the thread of one has a CPU or waits for one.
+    /// Share of time in which a connection's thread has a CPU or waits for one.
     pub(crate) connections_run: f64,
-    /// Threads that run ciphers for others.
+    /// Number of worker threads.
     pub(crate) workers: u64,
-    /// Share of the time that a worker has a CPU or waits for one.
+    /// Share of time in which a worker has a CPU or waits for one.
     pub(crate) workers_run: f64,
     /// Requests pass the queue of a device.
     pub(crate) has_device_queue: bool,
@@ -59,9 +59,9 @@ pub(crate) struct Load {
 pub struct Limit {
     /// The stage or resource that bounds the rate.
     pub party: Party,
-    /// The evidence, in a sentence.
+    /// Evidence: one sentence.
     pub saw: String,
-    /// The change of a setting that would raise the rate.
+    /// Change of a setting that would raise the rate.
     pub change: String,
 }
 
@@ -83,11 +83,11 @@ pub enum Party {
     OneWorker,
     /// The cipher, on several workers.
     AllWorkers,
-    /// The way to a worker and back.
+    /// The hand-over to a worker and back.
     HandOver,
     /// The device.
     Device,
-    /// The thread that takes outcomes.
+    /// The thread that takes completions.
     Completion,
 }
 
@@ -134,7 +134,7 @@ impl TryFrom<String> for Party {
 
     fn try_from(name: String) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|party| party.name() == name);
-        found.ok_or_else(|| format!("{name:?} is no party that can limit a volume"))
+        found.ok_or_else(|| format!("{name:?} is no known limit of a volume"))
     }
 }
 
@@ -143,7 +143,7 @@ fn of_client(saw: String) -> Limit {
     Limit { party: Party::Client, saw, change: change.to_owned() }
 }
 
-/// The resource that a stage waits for, and the change that would shorten the wait.
+/// The resource behind a stage, and the change that would shorten it.
 fn of_stage(stage: Stage) -> (Party, &'static str) {
     match stage {
         Stage::Queue => (
@@ -153,7 +153,7 @@ fn of_stage(stage: Stage) -> (Party, &'static str) {
         ),
         Stage::CipherWait => (
             Party::Submission,
-            "more connections: one thread looks at the device and runs the ciphers",
+            "more connections: one thread polls the device and runs the ciphers",
         ),
         Stage::Cipher => (
             Party::Cipher,
@@ -183,7 +183,7 @@ impl Load {
         }
         let Self { in_flight, workers, .. } = *self;
         if in_flight < BUSY_IN_FLIGHT {
-            let saw = format!("a connection has {in_flight:.2} requests in flight in the mean");
+            let saw = format!("a connection has {in_flight:.2} requests in flight on average");
             return Some(of_client(saw));
         }
         if !self.has_device_queue && self.worked_at() < BUSY_IN_FLIGHT {
@@ -202,7 +202,7 @@ impl Load {
         Some(Limit { party, saw, change: change.to_owned() })
     }
 
-    /// Requests lie in the inbox, and for half of the time none is in any other stage.
+    /// Requests wait in the inbox, and for half of the time no other stage has one.
     fn beside_the_stages(&self) -> Limit {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let (worked, runs) = (percent(self.worked_at()), percent(self.connections_run));
@@ -221,15 +221,15 @@ impl Load {
         Limit { party: Party::Receiving, saw, change: change.to_owned() }
     }
 
-    /// In front of a worker, or behind it: the thread that is to go on with a request helps the
-    /// workers instead of waiting for them.
+    /// Before or after a worker: the connection's thread helps the workers instead of waiting for
+    /// them.
     fn waits_for_workers(&self, stage: Stage) -> (Party, &'static str) {
         let pays = self.of(Stage::Cipher) >= CIPHER_FOR_WORKERS_NS;
         match (pays && self.workers_run >= BUSY_THREADS, self.workers) {
             (false, _) if stage == Stage::Completion => of_stage(stage),
             (false, _) => (
                 Party::HandOver,
-                "the pipeline adaptive or inline: the way to a worker takes longer than the cipher",
+                "the pipeline adaptive or inline: a hand-over takes longer than the cipher",
             ),
             (true, 1) => (Party::OneWorker, "more cipher threads, or the pipeline inline"),
             (true, _) => (Party::AllWorkers, "more cipher threads if there are idle CPUs"),
@@ -244,12 +244,12 @@ impl Load {
         self.stages_ns[stage as usize]
     }
 
-    /// Time in the inbox, behind others of the same connection.
+    /// Time in the inbox, behind other requests of the connection.
     fn inbox_ns(&self) -> f64 {
         if self.has_device_queue { 0.0 } else { self.of(Stage::Queue) }
     }
 
-    /// Requests of a connection that are not in its inbox, in the mean.
+    /// Mean number of a connection's requests outside its inbox.
     fn worked_at(&self) -> f64 {
         self.in_flight * (1.0 - self.inbox_ns() / self.total_ns())
     }
@@ -263,7 +263,7 @@ impl Load {
         longest.expect("there are stages")
     }
 
-    /// As a sentence, with what a request waited in the inbox.
+    /// The share of a stage as a sentence, with the wait in the inbox.
     fn share_of(&self, stage: Stage) -> String {
         let (total_ns, inbox_ns) = (self.total_ns(), self.inbox_ns());
         let rest_ns = total_ns - inbox_ns;
@@ -272,7 +272,7 @@ impl Load {
         let mut saw = format!("{percent:.0} % of a request's {rest} is {name}");
         if inbox_ns > MENTIONED_QUEUE * total_ns {
             let inbox = human_time(inbox_ns);
-            saw.push_str(&format!("; before, it waits {inbox} for others of its connection"));
+            saw.push_str(&format!("; before, it waits {inbox} behind others of its connection"));
         }
         saw
     }
@@ -282,7 +282,7 @@ impl Load {
 mod tests {
     use super::*;
 
-    /// Of a volume with a queue, and one connection; all threads are busy.
+    /// A volume with a queue and one connection; all threads are busy.
     fn load(stages_us: [f64; 6], in_flight: f64, workers: u64) -> Load {
         Load {
             stages_ns: stages_us.map(|us| us * 1e3),

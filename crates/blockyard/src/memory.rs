@@ -1,19 +1,19 @@
-//! How much memory this process may have: that of the machine, or of the control group that it is
-//! in, whichever is less.
+//! Memory limit of this process: the machine's memory, or the limit of a control group, whichever
+//! is less.
 //!
-//! `memory.max` of version 2 holds for all groups below it, so the whole way to the root counts; in
-//! a container the root that is seen is the container's own group (cgroups(7)).
+//! `memory.max` of version 2 applies to all groups below, so all groups up to the root count; in a
+//! container, the visible root is the container's own group (cgroups(7)).
 
 use std::path::Path;
 
-/// Of this process, on the machine whose `/proc` and `/sys` lie under `root`.
+/// The limit, with `/proc` and `/sys` under `root`.
 pub(crate) fn limit_bytes(root: &Path) -> u64 {
     let machine = read(root, "proc/meminfo").and_then(|text| total(&text));
-    // A machine that does not say gets the memory of a small one.
+    // The default is the memory of a small machine.
     machine.into_iter().chain(group_bytes(root)).min().unwrap_or(1 << 30)
 }
 
-/// Of its control groups alone, if one of them has a limit.
+/// The limit of its control groups, if one has a limit.
 fn group_bytes(root: &Path) -> Option<u64> {
     let groups = read(root, "proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");

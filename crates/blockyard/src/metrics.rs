@@ -1,8 +1,8 @@
-//! A status as a Prometheus server scrapes it: the text format, version 0.0.4.
+//! A status in the text format of Prometheus, version 0.0.4.
 //!
 //! Names and units follow its conventions: seconds and bytes, `_total` for counters. Histograms are
-//! cumulative over `le`, and of the samples only: their `_count` is not the number of requests,
-//! which has a metric of its own.
+//! cumulative over `le` and contain only samples: their `_count` is not the number of requests,
+//! which is a separate metric.
 
 use std::fmt::Write;
 
@@ -18,8 +18,8 @@ const BUCKETS_US: [u64; 22] = [
     200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
 ];
 
-/// The answer to a request, of which this is the head; `None` if none came in time. The status is
-/// taken once, and only for a request that gets it.
+/// The answer to a request with this head; `None` if none came in time. The status is read once,
+/// and only for a valid request.
 pub(crate) fn answer(head: Option<&[u8]>, status: impl FnOnce() -> Status) -> Vec<u8> {
     let Some(head) = head else {
         let body = format!("no request of at most {HEAD_BYTES_MAX} bytes came within 10 s\n");
@@ -29,7 +29,7 @@ pub(crate) fn answer(head: Option<&[u8]>, status: impl FnOnce() -> Status) -> Ve
         Asked::Get(path) => (path, false),
         Asked::Head(path) => (path, true),
         Asked::OtherMethod => {
-            let body = "only GET is answered here\n";
+            let body = "only GET is supported\n";
             return Answer::plain("405 Method Not Allowed", body).bytes(false);
         }
         Asked::Malformed => {
@@ -38,27 +38,27 @@ pub(crate) fn answer(head: Option<&[u8]>, status: impl FnOnce() -> Status) -> Ve
         }
     };
     if path != "/metrics" {
-        let body = "there is nothing here but /metrics\n";
+        let body = "the only page is /metrics\n";
         return Answer::plain("404 Not Found", body).bytes(is_head);
     }
     let body = text(&status());
     Answer { status: "200 OK", content_type: CONTENT_TYPE, body: &body }.bytes(is_head)
 }
 
-/// A family of samples, each with its labels.
+/// A metric family with its labelled samples.
 fn family(text: &mut String, (name, kind, help): (&str, &str, &str), samples: &str) {
     if !samples.is_empty() {
         write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}")
-            .expect("a string takes everything");
+            .expect("writing to a string succeeds");
     }
 }
 
-/// A label's value: the format has three escapes.
+/// Escapes a label value; the format has three escapes.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The metrics of a status. A status that was parsed from JSON has no histograms.
+/// The metrics of a status. A parsed status has no histograms.
 #[must_use]
 pub fn text(status: &Status) -> String {
     let mut text = String::new();
@@ -77,9 +77,9 @@ fn export_of(device: &VolumeStatus) -> String {
 fn requests(text: &mut String, devices: &[VolumeStatus]) {
     type Figure = fn(&KindRequests) -> u64;
     let families: [(&str, &str, Figure); 3] = [
-        ("blockyard_requests_total", "Requests that came.", |kind| kind.requests),
-        ("blockyard_request_bytes_total", "Bytes that requests were for.", |kind| kind.bytes),
-        ("blockyard_request_errors_total", "Requests that failed.", |kind| kind.errors),
+        ("blockyard_requests_total", "Requests received.", |kind| kind.requests),
+        ("blockyard_request_bytes_total", "Bytes of requests.", |kind| kind.bytes),
+        ("blockyard_request_errors_total", "Failed requests.", |kind| kind.errors),
     ];
     for (name, help, figure) in families {
         let mut samples = String::new();
@@ -88,7 +88,7 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
             for kind in Kind::ALL {
                 let (op, figure) = (kind.name(), figure(device.activity.requests.of(kind)));
                 writeln!(samples, "{name}{{export=\"{export}\",op=\"{op}\"}} {figure}")
-                    .expect("a string takes everything");
+                    .expect("writing to a string succeeds");
             }
         }
         family(text, (name, "counter", help), &samples);
@@ -98,17 +98,13 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
 fn gauges(text: &mut String, devices: &[VolumeStatus]) {
     type Gauge = fn(&VolumeStatus) -> u64;
     let families: [(&str, &str, Gauge); 6] = [
-        ("blockyard_requests_in_flight", "Requests that have not ended.", |device| {
-            device.counts.in_flight
-        }),
-        ("blockyard_requests_held", "Requests that wait for a resume.", |device| {
+        ("blockyard_requests_in_flight", "Requests in flight.", |device| device.counts.in_flight),
+        ("blockyard_requests_held", "Requests waiting for a resume.", |device| {
             device.counts.held_bios
         }),
-        (
-            "blockyard_parts_parked",
-            "Parts that wait for a buffer, their time or a path.",
-            |device| device.counts.parked_parts,
-        ),
+        ("blockyard_parts_parked", "Parts waiting for a buffer, a delay or a path.", |device| {
+            device.counts.parked_parts
+        }),
         ("blockyard_connections", "Connections.", |device| device.counts.connections),
         ("blockyard_suspended", "Whether the volume is suspended.", |device| {
             u64::from(device.state == State::Suspended)
@@ -136,7 +132,7 @@ fn threads(text: &mut String, devices: &[VolumeStatus]) {
             let labels = format!("export=\"{export}\",threads=\"{}\"", of.work.name());
             let seconds = of.cpu_ns as f64 / 1e9;
             let written = writeln!(cpu, "blockyard_thread_cpu_seconds_total{{{labels}}} {seconds}");
-            written.expect("a string takes everything");
+            written.expect("writing to a string succeeds");
             for (kind, count) in
                 [("voluntary", of.voluntary_switches), ("involuntary", of.involuntary_switches)]
             {
@@ -144,14 +140,14 @@ fn threads(text: &mut String, devices: &[VolumeStatus]) {
                     switches,
                     "blockyard_thread_context_switches_total{{{labels},kind=\"{kind}\"}} {count}"
                 )
-                .expect("a string takes everything");
+                .expect("writing to a string succeeds");
             }
         }
     }
     let name = "blockyard_thread_cpu_seconds_total";
-    family(text, (name, "counter", "Time that threads were on a CPU."), &cpu);
+    family(text, (name, "counter", "CPU time of threads."), &cpu);
     let name = "blockyard_thread_context_switches_total";
-    family(text, (name, "counter", "Times that threads were switched from."), &switches);
+    family(text, (name, "counter", "Context switches of threads."), &switches);
 }
 
 fn times(text: &mut String, devices: &[VolumeStatus]) {
@@ -172,9 +168,9 @@ fn times(text: &mut String, devices: &[VolumeStatus]) {
             }
         }
     }
-    let help = "Time of the requests that were sampled, from when they came to their reply.";
+    let help = "Time of sampled requests, from reception to reply.";
     family(text, ("blockyard_request_seconds", "histogram", help), &whole);
-    let help = "The same by stage; docs/status.md says what each is.";
+    let help = "Time of sampled requests by stage; docs/status.md explains the stages.";
     family(text, ("blockyard_stage_seconds", "histogram", help), &stages);
 }
 
@@ -182,13 +178,14 @@ fn histogram(text: &mut String, name: &str, labels: &str, times: &stages::Times)
     let mut fine = times.buckets().peekable();
     let mut below = 0;
     for limit_us in BUCKETS_US {
-        // A fine bucket lies below a limit with all of it; one on it counts for the next.
+        // A bucket completely below a limit counts for it; one across the limit counts for the
+        // next.
         while let Some((_, count)) = fine.next_if(|(longest, _)| longest.0 <= limit_us * 1000) {
             below += count;
         }
         let le = limit_us as f64 / 1e6;
         writeln!(text, "{name}_bucket{{{labels},le=\"{le}\"}} {below}")
-            .expect("a string takes everything");
+            .expect("writing to a string succeeds");
     }
     let (count, sum) = (times.count(), times.sum_ns() as f64 / 1e9);
     write!(
@@ -196,7 +193,7 @@ fn histogram(text: &mut String, name: &str, labels: &str, times: &stages::Times)
         "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}\n\
          {name}_count{{{labels}}} {count}\n"
     )
-    .expect("a string takes everything");
+    .expect("writing to a string succeeds");
 }
 
 #[cfg(test)]

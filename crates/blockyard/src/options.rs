@@ -1,12 +1,12 @@
-//! How a volume is opened.
+//! Options for opening a volume.
 //!
 //! ```text
 //!   Options -> read: files, header -> Locked -> unlock: key derivation -> VolumeKey
 //!     -> start: ciphers, workers -> Volume
 //! ```
 //!
-//! These are three steps because a program has things to do between them: after the first it may
-//! ask a person, the second takes seconds and may be tried again, and the third starts threads.
+//! There are three steps because a program may act between them: after the first it may ask the
+//! user; the second takes seconds and may be repeated; the third starts threads.
 
 use std::path::{Path, PathBuf};
 
@@ -41,17 +41,17 @@ pub enum LuksVersion {
 /// The format of a volume.
 #[derive(Clone, Debug)]
 enum Format {
-    /// LUKS, of this version if one is named.
+    /// LUKS, of this version if given.
     Luks(Option<LuksVersion>),
     Plain(PlainOptions),
-    /// The text of a device-mapper table; without it the path is a file that has it.
+    /// The text of a device-mapper table; without it the path is a file with the text.
     Table(Option<SecretBytes>),
-    /// Nothing: the bytes as they are.
+    /// Raw data.
     Raw,
 }
 
-/// How to open a volume. The defaults: LUKS of either version, read and write, through the page
-/// cache, the adaptive pipeline.
+/// Options for opening a volume. The defaults: LUKS of either version, read and write, through the
+/// page cache, the adaptive pipeline.
 #[derive(Clone, Debug)]
 pub struct Options {
     format: Format,
@@ -83,14 +83,14 @@ impl Options {
         self
     }
 
-    /// Accepts this version of LUKS only.
+    /// Accepts only this version of LUKS.
     #[must_use]
     pub fn luks(mut self, version: LuksVersion) -> Self {
         self.format = Format::Luks(Some(version));
         self
     }
 
-    /// The volume has no header: these are its parameters.
+    /// The volume has no header; these are its parameters.
     #[must_use]
     pub fn plain(mut self, plain: PlainOptions) -> Self {
         self.format = Format::Plain(plain);
@@ -104,56 +104,56 @@ impl Options {
         self
     }
 
-    /// The text of a device-mapper table. The path is its name in messages.
+    /// The text of a device-mapper table. The path is its name in error messages.
     #[must_use]
     pub fn table_text(mut self, text: SecretBytes) -> Self {
         self.format = Format::Table(Some(text));
         self
     }
 
-    /// A target of the program, for the lines of a table. Its name is its own.
+    /// Adds a target of the program for lines of a table, under its own name.
     #[must_use]
     pub fn target(mut self, target: &'static TargetType) -> Self {
         self.volume.targets.push(target);
         self
     }
 
-    /// The bytes of the file or device as they are, without encryption.
+    /// Uses the data of the file or device without encryption.
     #[must_use]
     pub fn raw(mut self) -> Self {
         self.format = Format::Raw;
         self
     }
 
-    /// All settings of the engine at once.
+    /// Sets all settings of the engine at once.
     #[must_use]
     pub fn settings(mut self, settings: VolumeOptions) -> Self {
         self.volume = settings;
         self
     }
 
-    /// The LUKS header is in this file.
+    /// Reads the LUKS header from this file.
     #[must_use]
     pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
         self.header = Some(path.into());
         self
     }
 
-    /// Looks at this copy of a LUKS2 header only. The volume must be read-only.
+    /// Reads only this copy of a LUKS2 header. The volume must be read-only.
     #[must_use]
     pub fn header_copy(mut self, copy: luks2::Copy) -> Self {
         self.header_copy = Some(copy);
         self
     }
 
-    /// Tries this keyslot only.
+    /// Tries only this keyslot.
     #[must_use]
     pub fn keyslot(mut self, keyslot: u32) -> Self {
         self.unlock.keyslot = Some(keyslot);
         self
     }
 
-    /// How much memory and time a header may ask for.
+    /// Limits the memory and time that a header may demand.
     #[must_use]
     pub fn kdf_limits(mut self, limits: KdfLimits) -> Self {
         self.unlock.limits = limits;
@@ -167,7 +167,7 @@ impl Options {
         self
     }
 
-    /// Lets other programs write to the same files, if they say so too.
+    /// Permits writes by other programs to the same files, if they set it too.
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.volume.shared = shared;
@@ -181,29 +181,29 @@ impl Options {
         self
     }
 
-    /// Passes TRIM to the file or device, besides what the header says. It shows where the volume
-    /// is empty.
+    /// Passes TRIM to the file or device, in addition to the header's flag. It reveals the empty
+    /// parts of the volume.
     #[must_use]
     pub fn allow_discards(mut self, allow_discards: bool) -> Self {
         self.volume.allow_discards = allow_discards;
         self
     }
 
-    /// Threads that run ciphers for others. Without this, as many as the cipher's speed wants.
+    /// Number of worker threads for ciphers. The default depends on the cipher's speed.
     #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.volume.worker_threads = Some(threads);
         self
     }
 
-    /// Where ciphers run, and who submits encrypted writes.
+    /// Placement of ciphers, and submitter of encrypted writes.
     #[must_use]
     pub fn pipeline(mut self, pipeline: PipelineChoice) -> Self {
         self.volume.pipeline = pipeline;
         self
     }
 
-    /// The memory that the ciphertext of writes lies in.
+    /// Bounce memory for the ciphertext of writes.
     #[must_use]
     pub fn pages(mut self, bounce: BounceChoice) -> Self {
         self.volume.bounce = bounce;
@@ -217,22 +217,22 @@ impl Options {
         self
     }
 
-    /// Lets a server suspend and resume the volume, change its keys and count its requests, at the
-    /// cost of a look at a shared word for each request.
+    /// Lets a server suspend and resume the volume, change its keys and count its requests. Each
+    /// request then checks a shared word.
     #[must_use]
     pub fn controlled(mut self, controlled: bool) -> Self {
         self.volume.controlled = controlled;
         self
     }
 
-    /// The unit in bytes that NBD clients are told to read and write in.
+    /// Minimum block in bytes for NBD clients.
     #[must_use]
     pub fn minimum_block(mut self, bytes: u32) -> Self {
         self.volume.minimum_block_bytes = Some(bytes);
         self
     }
 
-    /// Keeps the time of one request of so many; zero keeps none.
+    /// Mean sampling interval in requests; zero disables sampling.
     #[must_use]
     pub fn sample_every(mut self, requests: u32) -> Self {
         self.volume.sample_every = Some(requests);
@@ -242,7 +242,7 @@ impl Options {
     /// Opens the volume: [`Options::read`], [`Locked::unlock`] and [`Locked::start`].
     ///
     /// # Errors
-    /// As these three; [`Error::Options`] when a key is needed and none was given.
+    /// The errors of these three; [`Error::Options`] without a required key.
     pub fn open(mut self, path: impl AsRef<Path>) -> Result<Volume, Error> {
         let (locked, key) = self.unlock(path.as_ref())?;
         locked.start(key)
@@ -271,8 +271,8 @@ impl Options {
     /// Opens the files and reads the header.
     ///
     /// # Errors
-    /// When a file cannot be opened or is in use, when there is no intact header, and when options
-    /// exclude each other.
+    /// A file cannot be opened or is in use, there is no intact header, or options exclude each
+    /// other.
     pub fn read(self, path: impl AsRef<Path>) -> Result<Locked, Error> {
         contained(|| self.read_files(path.as_ref().to_owned()))
     }
@@ -304,7 +304,7 @@ impl Options {
             return Err(Error::options(path, problem));
         }
         if self.header_copy.is_some() && !self.volume.read_only {
-            let problem = "`header_copy` is for a look at a volume: it needs `read_only`";
+            let problem = "`header_copy` needs `read_only`";
             return Err(Error::options(path, problem));
         }
         Ok(())
@@ -328,14 +328,14 @@ impl Options {
             Header::Luks2(_) => LuksVersion::Luks2,
         };
         if let Some(wanted) = version.filter(|wanted| *wanted != found) {
-            let problem = format!("this is a {found:?} volume, but {wanted:?} was asked for");
+            let problem = format!("this is a {found:?} volume, not {wanted:?}");
             return Err(Error::options(source.path(), problem));
         }
         Ok(Luks { file, detached, header, notices, options: self.unlock })
     }
 }
 
-/// A volume whose files are open and whose key is not known.
+/// A volume with open files and an unknown key.
 #[derive(Debug)]
 pub struct Locked {
     path: PathBuf,
@@ -370,7 +370,7 @@ impl Locked {
         }
     }
 
-    /// Damage that the header survived.
+    /// Repaired damage of the header.
     #[must_use]
     pub fn notices(&self) -> &[Notice] {
         match &self.kind {
@@ -379,7 +379,7 @@ impl Locked {
         }
     }
 
-    /// Whether [`Locked::unlock`] looks at its key: a table has its keys in its text.
+    /// Whether [`Locked::unlock`] uses its key: a table contains its keys.
     #[must_use]
     pub fn needs_key(&self) -> bool {
         matches!(self.kind, LockedKind::Luks(_) | LockedKind::Plain(..))
@@ -388,7 +388,7 @@ impl Locked {
     /// The device-mapper devices that make up the volume, as table lines.
     ///
     /// # Errors
-    /// When a table is wrong, or the volume needs a key that is not given.
+    /// A table is invalid, or the volume needs a missing key.
     pub fn mappings(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
         let params = || key.0.as_ref().ok_or_else(|| self.key_is_missing());
         Ok(match &self.kind {
@@ -407,12 +407,11 @@ impl Locked {
         Error::options(&self.path, "a key is needed")
     }
 
-    /// Derives the key of the volume. The call takes seconds, and may be made again with another
-    /// key when this one is wrong.
+    /// Derives the key of the volume. Takes seconds; may be repeated with another key.
     ///
     /// # Errors
-    /// When no keyslot opens, a limit forbids the derivation, or the volume needs something that is
-    /// not supported.
+    /// No keyslot opens, a limit forbids the derivation, or the volume needs an unsupported
+    /// feature.
     pub fn unlock(&self, key: &Key) -> Result<VolumeKey, Error> {
         contained(|| self.derive(key))
     }
@@ -436,8 +435,7 @@ impl Locked {
     /// Starts the ciphers and the workers.
     ///
     /// # Errors
-    /// When the table is wrong, a device of it cannot be opened, or the options do not fit the
-    /// volume.
+    /// The table is invalid, a device of it cannot be opened, or the options do not fit the volume.
     pub fn start(self, key: VolumeKey) -> Result<Volume, Error> {
         contained(|| self.started(key))
     }

@@ -1,6 +1,6 @@
-//! Files that are written beside volumes: traces, images, pages.
+//! Output files beside volumes: traces, images, pages.
 //!
-//! A file that is there is replaced only if the caller allows it, and a file in use never.
+//! An existing file is replaced only with the caller's permission, and a file in use never.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -15,40 +15,40 @@ use rustix::process::geteuid;
 
 use crate::Volume;
 
-/// Of a file that only its owner may read.
+/// Mode of a private file.
 const PRIVATE_MODE: u32 = 0o600;
 
-/// Why a file is not written.
+/// Error of writing a file.
 #[derive(Debug)]
 pub struct OutputError {
-    /// The file.
+    /// File.
     pub path: PathBuf,
-    /// The cause.
+    /// Cause.
     pub problem: OutputProblem,
 }
 
-/// The cause of an [`OutputError`].
+/// Cause of an [`OutputError`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutputProblem {
-    /// The file is there, and `replace` is not set.
+    /// The file exists, and `replace` is not set.
     Exists,
     /// The file belongs to a volume or is an input, or another program has locked it.
     InUse,
-    /// The file belongs to another user, and what is written is private.
+    /// The file belongs to another user, and the content is private.
     OtherUser,
-    /// A trace is written into a regular file.
+    /// A trace needs a regular file.
     NotRegular,
     /// Another program has replaced the file meanwhile.
     Changed,
-    /// The folder of the file is missing, or takes no files.
+    /// The folder of the file is missing, or refuses files.
     Folder {
-        /// The folder.
+        /// Folder.
         folder: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The system cannot write it.
+    /// The system cannot write the file.
     Io(io::Error),
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for OutputError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let path = self.path.display();
         let problem = match &self.problem {
-            OutputProblem::Exists => "is there already; name another file, or set `replace`",
+            OutputProblem::Exists => "exists already; name another file, or set `replace`",
             OutputProblem::InUse => {
                 "is in use: it is a volume, a header, a key or an input, or another program has \
                  locked it; name another file"
@@ -66,7 +66,7 @@ impl std::fmt::Display for OutputError {
                  remove this one first"
             }
             OutputProblem::NotRegular => "a trace is written into a regular file; this is none",
-            OutputProblem::Changed => "has just become something else",
+            OutputProblem::Changed => "was replaced by another program",
             OutputProblem::Folder { folder, source } => {
                 let folder = folder.display();
                 return write!(f, "cannot write {path}: the folder {folder}: {source}");
@@ -95,11 +95,11 @@ impl OutputError {
     }
 }
 
-/// Files and devices that are read or worked on: no output may overwrite one of them.
+/// Files and devices in use as input or volume: no output may overwrite them.
 #[derive(Clone, Debug, Default)]
 pub struct InUse(Vec<FileId>);
 
-/// Whether two names lead to one file.
+/// True if two names lead to one file.
 #[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     match (one.metadata(), other.metadata()) {
@@ -109,14 +109,14 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 impl InUse {
-    /// Those of these names that lead to something.
+    /// The existing files among these names.
     #[must_use]
     pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let known = paths.into_iter().filter_map(|path| path.metadata().ok());
         Self(known.map(|metadata| FileId::of(&metadata)).collect())
     }
 
-    /// Adds all that the volume lies on.
+    /// Adds all files of the volume.
     pub fn add_volume(&mut self, volume: &Volume) {
         self.add(volume.shared().host.file_ids());
     }
@@ -130,15 +130,15 @@ impl InUse {
     }
 }
 
-/// A file that is to be written.
+/// An output file.
 #[derive(Clone, Copy, Debug)]
 pub struct Output<'a> {
     path: &'a Path,
-    /// A file that is there may be replaced.
+    /// Permission to replace an existing file.
     replace: bool,
-    /// Only the owner may read it.
+    /// Only the owner may read the file.
     is_private: bool,
-    /// Nothing but a regular file will do.
+    /// The file must be a regular file.
     is_recording: bool,
 }
 
@@ -149,31 +149,30 @@ impl<'a> Output<'a> {
         Self { path, replace, is_private: false, is_recording: false }
     }
 
-    /// A file that holds plaintext, or tells of it.
+    /// A private file with plaintext, or information about it.
     #[must_use]
     pub fn private(path: &'a Path, replace: bool) -> Self {
         Self { path, replace, is_private: true, is_recording: false }
     }
 
-    /// As [`Output::private`], of a server or of jobs that run. To open a FIFO is to wait for a
-    /// reader, and to write to one is to wait while it does not read: the end of the server would
-    /// wait as well.
+    /// Like [`Output::private`], for a server or running jobs. Opening a FIFO waits for a reader,
+    /// and writing to one waits for it to read; the end of the server would wait too.
     #[must_use]
     pub fn recording(path: &'a Path, replace: bool) -> Self {
         Self { is_recording: true, ..Self::private(path, replace) }
     }
 
-    /// Its name.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &'a Path {
         self.path
     }
 
-    /// Whether it can be written, as far as can be told without a change: what takes long must not
-    /// find that out at its end.
+    /// Checks without changes whether the file can be written, so that a long run does not fail at
+    /// its end.
     ///
     /// # Errors
-    /// When it cannot.
+    /// The file cannot be written.
     pub fn check(&self, in_use: &InUse) -> Result<(), OutputError> {
         match self.path.metadata() {
             Ok(metadata) if in_use.has(&metadata) => Err(self.refused(OutputProblem::InUse)),
@@ -188,7 +187,7 @@ impl<'a> Output<'a> {
                 Err(self.refused(OutputProblem::OtherUser))
             }
             Ok(_) => access(self.path, Access::WRITE_OK).map_err(|errno| self.failed(errno)),
-            // A link that leads nowhere.
+            // A dangling link.
             Err(_) if !self.replace && self.path.is_symlink() => {
                 Err(self.refused(OutputProblem::Exists))
             }
@@ -196,22 +195,22 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Opens it, empty. A pipe or a character device is taken as it is.
+    /// Opens the file, empty. Pipes and character devices are used unchanged.
     ///
     /// # Errors
-    /// When it cannot be opened, or would harm what it holds.
+    /// The file cannot be opened, or its content would be destroyed.
     pub fn create(&self, in_use: &InUse) -> Result<File, OutputError> {
         self.create_seen(self.path.metadata().ok().as_ref(), in_use)
     }
 
-    /// As [`Output::create`], of something that was looked at before, if it was there.
+    /// Like [`Output::create`], for a file whose metadata was read before, if it existed.
     fn create_seen(&self, seen: Option<&Metadata>, in_use: &InUse) -> Result<File, OutputError> {
         let is_stream = seen.is_some_and(|metadata| !holds_something(metadata));
         if is_stream && self.is_recording {
             return Err(self.refused(OutputProblem::NotRegular));
         }
         let (file, is_new) = self.open(is_stream)?;
-        // The check looks at the opened file, not at its name; truncation comes after it.
+        // The check uses the opened file, not its name; truncation follows it.
         let metadata = file.metadata().map_err(|error| self.failed(error))?;
         if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
             return Err(self.refused(OutputProblem::InUse));
@@ -222,7 +221,7 @@ impl<'a> Output<'a> {
         if holds_something(&metadata) == is_stream {
             return Err(self.refused(OutputProblem::Changed));
         }
-        // Some file systems say whose a new file is.
+        // Some file systems determine the owner of a new file.
         if !is_new && self.is_of_another_user(&metadata) {
             return Err(self.refused(OutputProblem::OtherUser));
         }
@@ -237,12 +236,12 @@ impl<'a> Output<'a> {
         Ok(file)
     }
 
-    /// The file, which is not empty yet, and whether it was made here.
+    /// Opens the file without truncation; returns whether it was created.
     fn open(&self, is_stream: bool) -> Result<(File, bool), OutputError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(if self.is_private { PRIVATE_MODE } else { 0o666 });
         if !is_stream {
-            // A FIFO may have taken its place, and to open one is to wait for a reader.
+            // A FIFO may have taken its place, and opening one waits for a reader.
             options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         }
         match options.clone().create_new(true).open(self.path) {
@@ -256,10 +255,10 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes all of it.
+    /// Writes the whole text.
     ///
     /// # Errors
-    /// As [`Output::create`], or when the system cannot write.
+    /// See [`Output::create`]; or the system cannot write.
     pub fn write(&self, in_use: &InUse, text: &str) -> Result<(), OutputError> {
         let mut file = self.create(in_use)?;
         let written = file.write_all(text.as_bytes());
@@ -274,21 +273,21 @@ impl<'a> Output<'a> {
         self.refused(OutputProblem::Io(error.into()))
     }
 
-    /// Whether somebody else could read what is for the owner only.
+    /// Whether another user could read private content.
     fn is_of_another_user(&self, metadata: &Metadata) -> bool {
         self.is_private && metadata.is_file() && metadata.uid() != geteuid().as_raw()
     }
 }
 
-/// Not a pipe, a terminal or the like, of which nothing is lost when it is written to.
+/// Whether writing destroys content, unlike for a pipe or a terminal.
 fn holds_something(metadata: &Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
 }
 
-/// Makes a file that was created, and its name in its folder, survive a power cut.
+/// Makes a created file and its name in the folder durable.
 ///
 /// # Errors
-/// When the system cannot.
+/// The system cannot do it.
 pub fn sync_created(file: &File, path: &Path) -> io::Result<()> {
     // A pipe or a character device has nothing to synchronise.
     if !file.metadata()?.is_file() {
@@ -299,8 +298,8 @@ pub fn sync_created(file: &File, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
-        // A folder that takes files and does not show them, or one that cannot be synchronised
-        // (shared folders of VirtualBox, /dev/fd): the whole file system of the file, then.
+        // Some folders cannot be opened or synchronised (shared folders of VirtualBox, /dev/fd):
+        // then synchronise the whole file system.
         Err(error)
             if error.kind() == ErrorKind::PermissionDenied
                 || error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
@@ -316,7 +315,7 @@ fn folder_of(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// Whether a file of this name can be made: its folder is there, and takes files.
+/// Checks that a file of this name can be created: its folder exists and accepts files.
 fn check_folder(path: &Path) -> Result<(), OutputError> {
     let folder = folder_of(path);
     let is_folder = folder.metadata().and_then(|metadata| match metadata.is_dir() {
@@ -397,13 +396,13 @@ mod tests {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let _reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
         let with_one = output.create_seen(Some(&seen), &InUse::default());
-        assert!(with_one.unwrap_err().to_string().contains("something else"));
-        // The other way round a file would be overwritten that nobody said --force for.
+        assert!(with_one.unwrap_err().to_string().contains("replaced by another"));
+        // Otherwise a file would be overwritten without --force.
         let seen = path.metadata().unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
         let swapped = Output::new(&path, false).create_seen(Some(&seen), &InUse::default());
-        assert!(swapped.unwrap_err().to_string().contains("something else"));
+        assert!(swapped.unwrap_err().to_string().contains("replaced by another"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 
@@ -413,7 +412,7 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "old").unwrap();
         if std::os::unix::fs::chown(&path, Some(geteuid().as_raw() + 1), None).is_err() {
-            // Only root can give a file to another user, so there is nothing to test without root.
+            // Only root can give a file to another user, so the test needs root.
             assert!(!geteuid().is_root());
             return;
         }

@@ -1,5 +1,5 @@
-//! Recording a volume into a trace: a thread takes the events that the connections have written
-//! down, finds the end of each bio, and writes the file.
+//! Records a volume into a trace: a thread takes the events of the connections, matches the end of
+//! each bio, and writes the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,32 +18,31 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::output::{InUse, Output};
 
-/// How often the connections' rings are emptied: at a million bios a second they are a quarter
-/// full.
+/// Interval of emptying the connections' rings: at a million bios a second they are a quarter full.
 const TURN: Duration = Duration::from_millis(4);
-/// How often a block is closed: what is lost if the server is killed.
+/// Interval of closing a block: the loss if the server is killed.
 const BLOCK: Duration = Duration::from_secs(1);
 
 /// The file of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
-    /// Its name.
+    /// Path.
     pub path: PathBuf,
-    /// A file that is there may be replaced.
+    /// Permission to replace an existing file.
     pub replace: bool,
-    /// The recording ends after this time.
+    /// Time limit of the recording.
     pub limit: Option<Duration>,
 }
 
-/// A recording that has ended.
+/// Result of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recorded {
-    /// Bios of the trace.
+    /// Number of bios in the trace.
     pub bios: u64,
-    /// Bios of the trace that had not ended.
+    /// Number of bios in the trace without an end.
     pub not_ended: u64,
-    /// Events that could not be written down.
+    /// Number of dropped events.
     pub lost: u64,
     /// Length of the trace.
     pub seconds: f64,
@@ -63,17 +62,17 @@ impl fmt::Display for Recorded {
     }
 }
 
-/// A recording that goes on.
+/// A running recording.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Dropped to stop it.
+    /// Dropped to stop the recording.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<io::Result<Recorded>>>,
     path: PathBuf,
 }
 
 impl Recorder {
-    /// Begins.
+    /// Starts a recording.
     pub(crate) fn start(
         volume: &Volume,
         export: &str,
@@ -107,12 +106,12 @@ impl Recorder {
         Ok(Self { stop: Some(stop), thread, path: to.path.clone() })
     }
 
-    /// Whether it has come to its end by itself.
+    /// Whether it has reached its end.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Stops the recording.
     pub(crate) fn stop(mut self) -> Result<Recorded, Error> {
         self.end()
     }
@@ -126,20 +125,20 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// What was recorded so far is a whole trace.
+    /// The recording so far is a complete trace.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
-/// The thread that writes.
+/// State of the writing thread.
 struct Tracer {
     recording: Recording,
     writer: Writer<BufWriter<File>>,
-    /// Bios that have come and not ended, by submitter and the front end's word.
+    /// Bios in flight, by submitter and the front end's number.
     open: BTreeMap<(u32, u64), TracedBio>,
     recorded: Recorded,
-    /// Bios that no trace can hold.
+    /// Number of bios that do not fit the format.
     lost: u64,
 }
 
@@ -182,7 +181,7 @@ impl Tracer {
                     lost += 1;
                     return;
                 }
-                // One whose end found no room.
+                // The end of the earlier bio was dropped.
                 whole.extend(open.insert((submitter, user), bio_of(submitter, event)));
             }
             Event::Ended { at, user, status } => {

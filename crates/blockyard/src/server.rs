@@ -42,10 +42,10 @@ struct Export {
     priority: Priority,
 }
 
-/// A socket that the server listens on.
+/// A listening socket.
 enum Door {
     Unix(PathBuf),
-    /// The first of them that can be had.
+    /// The first available of these addresses.
     Tcp(Vec<SocketAddr>),
     Descriptor(OwnedFd),
     Control(PathBuf),
@@ -60,15 +60,15 @@ impl Server {
         Self::default()
     }
 
-    /// Serves a volume by this name. The first export is the one that clients get who ask for the
-    /// empty name. The program may go on using the volume.
+    /// Serves a volume by this name. The first export is the default for clients that ask for the
+    /// empty name. The program may continue to use the volume.
     #[must_use]
     pub fn export(self, name: impl Into<String>, volume: &Volume) -> Self {
         self.export_with(name, volume, Priority::default())
     }
 
-    /// As [`Server::export`], with an I/O priority for those who open the volume by this name. A
-    /// volume may have several names.
+    /// Like [`Server::export`], with an I/O priority for clients of this name. A volume may have
+    /// several names.
     #[must_use]
     pub fn export_with(
         mut self,
@@ -81,7 +81,7 @@ impl Server {
         self
     }
 
-    /// Listens on a Unix socket, which only its owner may use (mode 0600).
+    /// Listens on a Unix socket with access for its owner only (mode 0600).
     #[must_use]
     pub fn unix(self, path: impl Into<PathBuf>) -> Self {
         self.door(Door::Unix(path.into()))
@@ -93,20 +93,20 @@ impl Server {
         self.door(Door::Tcp(vec![address]))
     }
 
-    /// Listens on the first of these TCP addresses that can be had: a name may have several.
+    /// Listens on the first available of these TCP addresses, because a host name may have several.
     #[must_use]
     pub fn tcp_first_of(self, addresses: Vec<SocketAddr>) -> Self {
         self.door(Door::Tcp(addresses))
     }
 
-    /// Takes over a socket that listens already, as of systemd's socket activation.
+    /// Takes over a listening socket, for example from systemd's socket activation.
     #[must_use]
     pub fn descriptor(self, socket: OwnedFd) -> Self {
         self.door(Door::Descriptor(socket))
     }
 
-    /// Takes commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
-    /// than `status` need volumes that were opened with [`Options::controlled`].
+    /// Accepts commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
+    /// than `status` need volumes opened with [`Options::controlled`].
     ///
     /// [`Options::controlled`]: crate::Options::controlled
     #[must_use]
@@ -114,26 +114,26 @@ impl Server {
         self.door(Door::Control(path.into()))
     }
 
-    /// Gives metrics to Prometheus on a Unix socket (mode 0600).
+    /// Serves metrics for Prometheus on a Unix socket (mode 0600).
     #[must_use]
     pub fn metrics_unix(self, path: impl Into<PathBuf>) -> Self {
         self.door(Door::MetricsUnix(path.into()))
     }
 
-    /// Gives metrics to Prometheus on a TCP address. There is no authentication.
+    /// Serves metrics for Prometheus on a TCP address, without authentication.
     #[must_use]
     pub fn metrics_tcp(self, address: SocketAddr) -> Self {
         self.door(Door::MetricsTcp(address))
     }
 
-    /// Files that no trace may overwrite, besides those that the volumes lie on.
+    /// Files that no trace may overwrite, in addition to those of the volumes.
     #[must_use]
     pub fn protect(mut self, in_use: InUse) -> Self {
         self.in_use = in_use;
         self
     }
 
-    /// Connections with an open export at a time, 1 to 1024; others wait.
+    /// Limit of connections with an open export, 1 to 1024; others wait.
     #[must_use]
     pub fn max_connections(mut self, max_connections: usize) -> Self {
         self.options.max_connections = max_connections;
@@ -148,8 +148,8 @@ impl Server {
     /// Listens. Clients that connect wait until the server runs.
     ///
     /// # Errors
-    /// When there is no export, two have one name, a socket cannot be made, or `max_connections` is
-    /// out of its range.
+    /// There is no export, two exports have one name, a socket cannot be created, or
+    /// `max_connections` is out of range.
     pub fn listen(self) -> Result<Listening, Error> {
         let max = self.options.max_connections;
         if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.exports.is_empty() {
@@ -175,10 +175,10 @@ impl Server {
         Ok(listening)
     }
 
-    /// Listens, and serves on threads of its own.
+    /// Listens, and serves on separate threads.
     ///
     /// # Errors
-    /// As [`Server::listen`].
+    /// See [`Server::listen`].
     pub fn start(self) -> Result<Running, Error> {
         let listening = self.listen()?;
         let addresses = listening.addresses.clone();
@@ -196,7 +196,7 @@ impl Server {
     }
 }
 
-/// A server that listens and does not run yet.
+/// A server that listens but does not run yet.
 pub struct Listening {
     server: host::Server,
     addresses: Vec<SocketAddr>,
@@ -204,23 +204,23 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// The TCP addresses that it listens on, with the ports that the system has chosen.
+    /// The TCP addresses of the server, with the ports chosen by the system.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The TCP addresses of [`Server::metrics_tcp`], with the ports that the system has chosen.
+    /// The TCP addresses of [`Server::metrics_tcp`], with the ports chosen by the system.
     #[must_use]
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics
     }
 
-    /// Serves on this thread until the signal, calls `on_stop`, finishes what clients have asked
-    /// for, and flushes the volumes.
+    /// Serves on this thread until the signal, calls `on_stop`, completes received requests, and
+    /// flushes the volumes.
     ///
     /// # Errors
-    /// As [`Running::stop`], and when the system cannot wait for clients.
+    /// See [`Running::stop`]; or the system cannot wait for clients.
     pub fn run(self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
         Ok(self.server.run(stop, on_stop)?)
     }
@@ -248,7 +248,7 @@ impl Listening {
     }
 }
 
-/// The first address that can be had.
+/// Listens on the first available address.
 fn first_of(server: &mut host::Server, addresses: &[SocketAddr]) -> Result<SocketAddr, Error> {
     let mut failure = Error::options(Path::new("server"), "`tcp_first_of` needs an address");
     for &address in addresses {
@@ -260,7 +260,7 @@ fn first_of(server: &mut host::Server, addresses: &[SocketAddr]) -> Result<Socke
     Err(failure)
 }
 
-/// A server that runs. Dropping it stops it, and its outcome is lost.
+/// A running server. Dropping it stops it and discards its result.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<StopSignal>,
@@ -269,18 +269,17 @@ pub struct Running {
 }
 
 impl Running {
-    /// The TCP addresses that it listens on, with the ports that the system has chosen.
+    /// The TCP addresses of the server, with the ports chosen by the system.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Finishes what clients have asked for, flushes the volumes and ends. A client that takes no
-    /// replies delays it by 20 seconds at most.
+    /// Completes received requests, flushes the volumes and ends. A client that reads no replies
+    /// delays it by at most 20 seconds.
     ///
     /// # Errors
-    /// When a volume cannot be flushed, or a flush has failed before: then acknowledged writes may
-    /// be lost.
+    /// A volume cannot be flushed, or a flush failed before: acknowledged writes may be lost.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }

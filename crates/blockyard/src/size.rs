@@ -1,20 +1,20 @@
-//! Sizes as people write them, with cryptsetup's suffixes.
+//! Sizes with cryptsetup's suffixes.
 //!
-//! `K`, `M`, `G`, `T` (or `KiB`…) count in 1024s, `KB`, `MB`… in 1000s, `S` counts 512-byte
-//! sectors, and a bare number counts bytes (`tools_string_to_size` of cryptsetup). The case of a
-//! suffix means nothing. Beyond cryptsetup, a number may have a fraction (`1.5G`), if whole bytes
-//! come out, and bytes may be in hexadecimal (`0x10000`).
+//! `K`, `M`, `G`, `T` (or `KiB`…) are powers of 1024, `KB`, `MB`… of 1000, `S` means 512-byte
+//! sectors, and a bare number means bytes (`tools_string_to_size` of cryptsetup). Suffixes ignore
+//! case. Beyond cryptsetup, a number may have a fraction (`1.5G`) if the result is a whole number
+//! of bytes, and bytes may be hexadecimal (`0x10000`).
 
 /// Parses a size in bytes.
 ///
 /// # Errors
-/// Says why the text is no size.
+/// The text is no size; the message says why.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let too_large = || "this size is too large".to_string();
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_hex {
-            return Err("behind 0x stand hexadecimal digits, and no suffix".into());
+            return Err("0x must be followed by hexadecimal digits, without a suffix".into());
         }
         return u64::from_str_radix(digits, 16).map_err(|_| too_large());
     }
@@ -34,7 +34,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     whole.checked_mul(multiplier).and_then(|size| size.checked_add(part)).ok_or_else(too_large)
 }
 
-/// `multiplier` times the decimal digits behind the point, if that is a whole number.
+/// `multiplier` times the decimal digits after the point, if that is a whole number.
 fn part_of(multiplier: u64, digits: &str) -> Option<u64> {
     let digits = digits.trim_end_matches('0');
     let divisor = 10u128.checked_pow(u32::try_from(digits.len()).ok()?)?;
@@ -66,7 +66,7 @@ fn multiplier_of(suffix: &str) -> Option<u64> {
     }
 }
 
-/// A time for people, given in nanoseconds: `850 ns`, `12.5 us`, `3.40 ms`, `2.00 s`.
+/// Formats a time in nanoseconds: `850 ns`, `12.5 us`, `3.40 ms`, `2.00 s`.
 #[must_use]
 pub fn human_time(ns: f64) -> String {
     let (value, unit) = match ns {
@@ -79,7 +79,7 @@ pub fn human_time(ns: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A size for people: `10 GiB`, `1.5 MiB`, `512 bytes`; rounded to one decimal.
+/// Formats a size: `10 GiB`, `1.5 MiB`, `512 bytes`; rounded to one decimal.
 #[must_use]
 pub fn human_size(len_bytes: u64) -> String {
     const UNITS: [&str; 4] = ["TiB", "GiB", "MiB", "KiB"];
@@ -146,7 +146,7 @@ mod tests {
             "99999999999999999999",
             "18446744073709551615K",
         ] {
-            assert!(parse_size(text).is_err(), "{text:?} was taken");
+            assert!(parse_size(text).is_err(), "{text:?} was accepted");
         }
     }
 

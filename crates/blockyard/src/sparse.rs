@@ -67,7 +67,7 @@ impl Write for SparseFile<'_> {
     }
 }
 
-/// Length of the run of blocks at the start that are all zeros, or all not.
+/// Length of the run of blocks at the start that are all zeros, or all not zeros.
 fn run_len(bytes: &[u8], zeros: bool) -> usize {
     let blocks = bytes.chunks(HOLE_MIN_BYTES);
     blocks.take_while(|block| is_zero(block) == zeros).map(<[u8]>::len).sum()
@@ -91,7 +91,7 @@ mod tests {
         bytes[0] = 1;
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut sparse = SparseFile::new(file.as_file());
-        // Pieces that are no whole blocks: block borders are those of the piece.
+        // Pieces end inside blocks: block borders count from the start of the piece.
         for piece in bytes.chunks(100_001) {
             sparse.write_all(piece).unwrap();
         }

@@ -1,10 +1,9 @@
 //! Untrusted text for a terminal.
 
-/// Shows text that came from a header, a server or a file without letting it steer the terminal or
-/// begin a line of its own.
+/// Escapes untrusted text so that it can neither control the terminal nor start a new line.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    // They turn the direction of what follows, and so show another name than the one that is meant.
+    // These change the direction of the following text, and so can disguise a name.
     let turns_text = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

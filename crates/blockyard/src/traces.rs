@@ -1,4 +1,4 @@
-//! Traces as files: ours, those of `blktrace(8)`, and logs of fio.
+//! Trace files: our own format, `blktrace(8)`, and logs of fio.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -9,13 +9,13 @@ use blockyard_workload::trace::{Trace, TraceError, iolog};
 
 use crate::Error;
 
-/// More CPUs than this have no files: one is looked for after the other.
+/// Limit of CPUs; the files are searched one by one.
 const CPUS_MAX: u32 = 4096;
 
-/// Reads a trace of any of the formats, and says what it lacks.
+/// Reads a trace of any format; returns warnings about missing events.
 ///
 /// # Errors
-/// When the file cannot be opened or read, or is no trace.
+/// The file cannot be opened or read, or is no trace.
 pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> {
     let place = path.display();
     let mut file = open(path)?;
@@ -48,7 +48,8 @@ pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> 
     }
     if trace.end.lost > 0 {
         let lost = trace.end.lost;
-        warnings.push(format!("{place} lacks {lost} events that came too fast to be written down"));
+        warnings
+            .push(format!("{place} lacks {lost} events, which were dropped during the recording"));
     }
     Ok((trace, warnings))
 }
@@ -61,7 +62,7 @@ fn wrong(path: &Path, error: &TraceError) -> Error {
     Error::Workload(format!("{}: {error}", path.display()))
 }
 
-/// `sda.blktrace.0` and what lies beside it; any other name is alone.
+/// `sda.blktrace.0` with the files of the other CPUs; any other name is a single file.
 fn of_all_cpus(path: &Path) -> Vec<PathBuf> {
     let alone = vec![path.to_owned()];
     let Some(name) = path.to_str() else { return alone };

@@ -18,7 +18,7 @@ use crate::recorder::{Recorded, Recorder, TraceFile};
 use crate::status::Activity;
 use crate::{Backing, Cursor, Error, Options};
 
-/// Clients kept for later calls: more threads at a time than this make new ones.
+/// Limit of idle clients; with more concurrent threads, calls create new ones.
 const IDLE_CLIENTS_MAX: usize = 16;
 
 /// An open volume: its plaintext as a disk of fixed size.
@@ -27,26 +27,26 @@ const IDLE_CLIENTS_MAX: usize = 16;
 /// and length; whole sectors cost least. Calls of different threads on overlapping ranges have no
 /// order, as on a disk.
 ///
-/// A write that has returned is seen by every later read, and survives the end of the process. It
-/// survives a power cut once [`Volume::flush`] has returned after it.
+/// Later reads see a write that has returned, and it survives the end of the process. It survives a
+/// power cut after a later [`Volume::flush`] has returned.
 ///
 /// A defect of the library does not unwind into the caller: the call fails with
 /// [`io::ErrorKind::Other`].
 pub struct Volume {
     shared: Arc<Shared>,
-    /// Clients that no call uses.
+    /// Idle clients.
     idle: Mutex<Vec<Client>>,
 }
 
-/// What a volume shares with the servers of it.
+/// Parts that a volume shares with its servers.
 pub(crate) struct Shared {
     pub(crate) host: Arc<host::Volume>,
-    /// The recording of the volume, if there is one.
+    /// The recording of the volume, if any.
     recorder: Mutex<Option<Recorder>>,
 }
 
 impl Shared {
-    /// Begins a recording. One that has come to its end by itself makes room for it.
+    /// Starts a recording; replaces one that has ended.
     pub(crate) fn record(&self, export: &str, to: &TraceFile, in_use: &InUse) -> Result<(), Error> {
         let mut recorder = self.recorder();
         if recorder.as_ref().is_some_and(Recorder::has_ended) {
@@ -56,7 +56,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the recording; `None` if there is none.
+    /// Stops the recording; `None` without one.
     pub(crate) fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
         let recorder = self.recorder().take();
         recorder.map(Recorder::stop).transpose()
@@ -68,7 +68,7 @@ impl Shared {
 }
 
 impl Volume {
-    /// How to open a volume.
+    /// Options for opening a volume.
     #[must_use]
     pub fn options() -> Options {
         Options::default()
@@ -86,13 +86,13 @@ impl Volume {
         self.shared.host.size_bytes()
     }
 
-    /// Size of an encryption sector in bytes, 512 to 4096: the unit that costs least.
+    /// Size of an encryption sector in bytes, 512 to 4096: the unit of least cost.
     #[must_use]
     pub fn sector_size(&self) -> u32 {
         self.shared.host.sector_size_bytes()
     }
 
-    /// One line for people: the format, the cipher and the file below.
+    /// One-line description: the format, the cipher and the file below.
     #[must_use]
     pub fn describe(&self) -> &str {
         self.shared.host.describe()
@@ -110,11 +110,11 @@ impl Volume {
         self.shared.host.can_discard()
     }
 
-    /// Reads from `offset` on, and returns how many bytes: fewer than the buffer has only at the
-    /// end of the volume.
+    /// Reads from `offset` on; returns the number of bytes, which is less than the buffer only at
+    /// the end of the volume.
     ///
     /// # Errors
-    /// The system's or the remote server's error.
+    /// The error of the system or the remote server.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = self.room(buffer.len(), offset);
         if len > 0 {
@@ -126,7 +126,7 @@ impl Volume {
     /// Fills the buffer from `offset` on.
     ///
     /// # Errors
-    /// As [`Volume::read_at`]; [`io::ErrorKind::UnexpectedEof`] when the volume ends earlier.
+    /// See [`Volume::read_at`]; [`io::ErrorKind::UnexpectedEof`] if the volume ends earlier.
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match self.read_at(buffer, offset)? {
             len if len == buffer.len() => Ok(()),
@@ -134,12 +134,12 @@ impl Volume {
         }
     }
 
-    /// Writes from `offset` on, and returns how many bytes: fewer than `data` has only at the end
-    /// of the volume. Part of the data may be written when the call fails.
+    /// Writes from `offset` on; returns the number of bytes, which is less than `data` only at the
+    /// end of the volume. A failed call may have written a part.
     ///
     /// # Errors
     /// [`io::ErrorKind::ReadOnlyFilesystem`] on a read-only volume, [`io::ErrorKind::StorageFull`]
-    /// at the end of the volume, else the system's or the remote server's error.
+    /// at the end of the volume, otherwise the error of the system or the remote server.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.check_writable()?;
         let len = self.room(data.len(), offset);
@@ -152,10 +152,10 @@ impl Volume {
         Ok(len)
     }
 
-    /// Writes all of `data` from `offset` on, or nothing where it does not fit.
+    /// Writes all of `data` from `offset` on, or nothing if it does not fit.
     ///
     /// # Errors
-    /// As [`Volume::write_at`].
+    /// See [`Volume::write_at`].
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check_writable()?;
         if self.room(data.len(), offset) < data.len() {
@@ -167,25 +167,24 @@ impl Volume {
     /// Puts all writes that have returned on stable storage.
     ///
     /// # Errors
-    /// When a device below fails; then acknowledged writes may be lost, and all later flushes fail
-    /// too.
+    /// A device below fails: acknowledged writes may be lost, and all later flushes fail too.
     pub fn flush(&self) -> io::Result<()> {
         self.call(|calls| calls.flush())
     }
 
-    /// Makes a range read as zeros. The space below may be given back.
+    /// Makes a range read as zeroes. May free the storage below.
     ///
     /// # Errors
-    /// As [`Volume::write_all_at`].
+    /// See [`Volume::write_all_at`].
     pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
         self.change(&range, |calls| calls.zero(&range))
     }
 
-    /// Says that the bytes of a range are not needed any more. What the range reads as afterwards
-    /// is undefined; sectors that lie in it only in part are kept.
+    /// Discards a range: its content is undefined afterwards. Partial sectors at its ends keep
+    /// their content.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] unless [`Volume::can_discard`], else as
+    /// [`io::ErrorKind::Unsupported`] unless [`Volume::can_discard`]; otherwise see
     /// [`Volume::write_all_at`].
     pub fn discard(&self, range: Range<u64>) -> io::Result<()> {
         if !self.can_discard() {
@@ -195,7 +194,7 @@ impl Volume {
     }
 
     /// Copies the plaintext of the whole volume to a writer, with many reads in flight, and returns
-    /// its length. `progress` receives the number of bytes that are done.
+    /// its length. `progress` receives the number of completed bytes.
     ///
     /// ```
     /// use blockyard::Volume;
@@ -213,7 +212,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Writer`] when the writer fails, [`Error::Host`] when the volume does.
+    /// [`Error::Writer`] if the writer fails, [`Error::Host`] if the volume fails.
     pub fn copy_out(
         &self,
         to: &mut dyn Write,
@@ -226,9 +225,9 @@ impl Volume {
         })
     }
 
-    /// Fills the volume from its start with all that a reader has, with many writes in flight, and
-    /// flushes it. Returns the length. `progress` receives the number of bytes that are done. The
-    /// volume behind the end of the data keeps its bytes.
+    /// Fills the volume from its start with all data of a reader, with many writes in flight, and
+    /// flushes it. Returns the length. `progress` receives the number of completed bytes. The rest
+    /// of the volume is unchanged.
     ///
     /// ```
     /// use blockyard::Volume;
@@ -247,8 +246,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// When the reader fails or has more than fits, and when the volume fails. The part that was
-    /// copied stays.
+    /// The reader fails or has too much data, or the volume fails. The copied part remains.
     pub fn copy_in(
         &self,
         from: &mut dyn Read,
@@ -269,11 +267,10 @@ impl Volume {
         Cursor::new(self)
     }
 
-    /// A queue of the caller's own, with many requests in flight and without waiting for each. It
-    /// belongs to one thread at a time.
+    /// A separate queue with many requests in flight. It belongs to one thread at a time.
     ///
     /// # Errors
-    /// When the system has no memory or descriptors for it.
+    /// The system has not enough memory or descriptors.
     pub fn client(&self, priority: Priority) -> Result<Client, Error> {
         Ok(Client::new(&self.shared.host, priority)?)
     }
@@ -284,14 +281,14 @@ impl Volume {
         self.shared.host.elevator()
     }
 
-    /// The unit in bytes that NBD clients are told to read and write in.
+    /// Minimum block in bytes for NBD clients.
     #[must_use]
     pub fn minimum_block(&self) -> u32 {
         self.shared.host.minimum_block_bytes()
     }
 
-    /// Times of requests, use of threads, and the limit that follows from them, since the volume
-    /// was opened. Requests are as many as the samples stand for.
+    /// Times of requests, use of threads, and the resulting limit, since the volume was opened.
+    /// Numbers of requests are estimated from the samples.
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity::estimated(&self.shared.host)
@@ -301,16 +298,15 @@ impl Volume {
     /// recording ends with [`Volume::stop_recording`], at its limit, or with the volume.
     ///
     /// # Errors
-    /// When the volume is being recorded already, or the file cannot be written or is one of
-    /// `in_use`.
+    /// A recording is running, or the file cannot be written or is one of `in_use`.
     pub fn record(&self, export: &str, to: &TraceFile, in_use: &InUse) -> Result<(), Error> {
         self.shared.record(export, to, in_use)
     }
 
-    /// Ends the recording; `None` if there is none.
+    /// Stops the recording; `None` without one.
     ///
     /// # Errors
-    /// When the trace could not be written to its end.
+    /// The trace could not be written completely.
     pub fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
         self.shared.stop_recording()
     }
@@ -319,7 +315,7 @@ impl Volume {
         &self.shared
     }
 
-    /// How many of `len` bytes lie before the end of the volume.
+    /// Number of the `len` bytes before the end of the volume.
     fn room(&self, len: usize, offset: u64) -> usize {
         let left = self.len().saturating_sub(offset);
         usize::try_from(left).map_or(len, |left| len.min(left))
@@ -350,7 +346,7 @@ impl Volume {
         }
     }
 
-    /// One call, with a client that no other call uses meanwhile.
+    /// Runs a call with an idle client, which it uses exclusively.
     fn call(&self, call: impl FnOnce(Calls<'_>) -> io::Result<()>) -> io::Result<()> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = idle().pop();

@@ -1,4 +1,4 @@
-//! A program's view of a volume: any offset, any length, any thread.
+//! A volume from a program's view: any offset, any length, any thread.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use blockyard::{Key, LuksVersion, PlainOptions, Server, Volume};
 
 const SIZE_BYTES: usize = 1 << 20;
 
-/// A plain volume in a folder of its own, empty.
+/// An empty plain volume in a new folder.
 fn plain(dir: &Path, sector_size_bytes: u32, len_bytes: u64) -> Volume {
     let path = dir.join("disk");
     let file = std::fs::File::create(&path).unwrap();
@@ -24,7 +24,7 @@ fn options(sector_size_bytes: u32) -> blockyard::Options {
     Volume::options().plain(plain).key(Key::File(blockyard::SecretBytes::copy_of(&key)))
 }
 
-/// Numbers without a pattern (xorshift), the same in each run.
+/// Pseudo-random numbers (xorshift), equal in each run.
 struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ impl Random {
 
 #[test]
 fn any_offset_and_length_reads_what_was_written() {
-    // The last volume ends within a sector of 4096 bytes.
+    // The last volume ends inside a sector of 4096 bytes.
     for (sector, direct) in [(512, false), (4096, false), (4096, true)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
@@ -94,7 +94,7 @@ fn threads_that_write_parts_of_one_sector_lose_nothing() {
         for thread in 0..THREADS {
             let volume = &volume;
             scope.spawn(move || {
-                // Parts of 100 bytes: each sector has parts of every thread.
+                // Parts of 100 bytes, so that each sector has parts of every thread.
                 for part in (thread..SIZE_BYTES / 100).step_by(THREADS).take(500) {
                     let data = [thread as u8 + 1; 100];
                     volume.write_all_at(&data, part as u64 * 100).unwrap();
@@ -126,7 +126,7 @@ fn end_of_a_volume_is_that_of_a_disk() {
     let error = volume.write_all_at(&[8; 1024], 8000).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     volume.read_at(&mut buffer, 8000).unwrap();
-    assert_eq!(buffer[..192], [7; 192], "nothing of what did not fit was written");
+    assert_eq!(buffer[..192], [7; 192], "a write that does not fit writes nothing");
     assert_eq!(volume.zero(8000..8193).unwrap_err().kind(), ErrorKind::StorageFull);
     #[expect(clippy::reversed_empty_ranges, reason = "a caller's mistake")]
     let reversed = 9..8;
@@ -208,7 +208,7 @@ fn options_that_exclude_each_other_are_named() {
     let path = unpacked(dir.path(), "img/l2-small.img.xz");
     let mistakes = [
         (Volume::options(), "a key is needed"),
-        (Volume::options().key(key()).luks(LuksVersion::Luks1), "Luks1 was asked for"),
+        (Volume::options().key(key()).luks(LuksVersion::Luks1), "not Luks1"),
         (Volume::options().key(key()).header_copy(blockyard::HeaderCopy::Primary), "`read_only`"),
         (options(512).keyslot(1), "`keyslot`"),
     ];
@@ -231,7 +231,7 @@ fn keys_are_in_no_debug_output() {
     }
 }
 
-/// Signals that a thread of this process takes, besides those that no thread can block.
+/// The names of unblocked signals of a thread, except those that cannot be blocked.
 fn unblocked_signals(name: &str) -> Vec<&'static str> {
     let known = [(1, "SIGHUP"), (2, "SIGINT"), (7, "SIGBUS"), (11, "SIGSEGV"), (15, "SIGTERM")];
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

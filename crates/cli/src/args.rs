@@ -1,7 +1,7 @@
-//! The command line: one definition, from which the parser, the shell completions and the man
-//! pages are made.
+//! The command line: one definition, from which the parser, the shell completions and the man pages
+//! are generated.
 //!
-//! Options have cryptsetup's names wherever cryptsetup has one, and so its short forms: `-h` is
+//! Options have cryptsetup's names wherever cryptsetup has one, and its short forms: `-h` is
 //! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
 
 mod jobs;
@@ -85,7 +85,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Does what the command says.
+    /// Runs the command.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Serve(args) => serve::run(&args),
@@ -125,7 +125,7 @@ pub(crate) struct HelpArgs {
     help: Option<bool>,
 }
 
-/// `--help` of a command without `--hash`, where `-h` may mean it too.
+/// `--help` of a command without `--hash`, where `-h` is help too.
 #[derive(Args, Debug)]
 pub(crate) struct ShortHelpArgs {
     /// Print help
@@ -142,7 +142,7 @@ pub(crate) struct ShortHelpArgs {
 /// Whether output files may be overwritten.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ForceArgs {
-    /// Overwrite an output file that is there already; one that is in use never is
+    /// Overwrite an existing output file; files in use are never overwritten
     #[arg(long, alias = "overwrite", help_heading = "General options")]
     pub(crate) force: bool,
 }

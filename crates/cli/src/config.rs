@@ -4,9 +4,9 @@
 //! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
 //! threads = 4                            # cipher workers of each volume
 //!
-//! [exports.home]                         # the export's name
+//! [exports.home]                         # name of the export
 //! volume = "home.img"                    # or: table = "home.table"
-//! key_file = "keys/home"                 # or: key_fd = 3; else asked for at the terminal
+//! key_file = "keys/home"                 # or: key_fd = 3; default: asked for at the terminal
 //!
 //! [exports.archive]
 //! volume = "archive.img"
@@ -14,14 +14,14 @@
 //! header = "archive.header"
 //! key_file = "keys/archive"
 //! read_only = true
-//! elevator = "deadline,fifo_batch=8"     # how its I/O is ordered
+//! elevator = "deadline,fifo_batch=8"     # order of its I/O
 //! ioprio = "be:4"
-//! aliases = { archive-idle = "idle" }    # further names, with an I/O priority each
+//! aliases = { archive-idle = "idle" }    # other names, each with an I/O priority
 //! ```
 //!
-//! Keys are the options' names with `_` for `-`. Relative paths start at the file's own folder. A
-//! key that is not known, a name that is there twice, or a value of the wrong type is an error with
-//! its line. A passphrase has no place in this file; an error never repeats what a line says.
+//! Keys are the options' names with `_` for `-`. Relative paths start at the file's own folder. An
+//! unknown key, a repeated name or a value of the wrong type is an error with its line number. A
+//! passphrase has no place in this file; errors never quote it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -45,10 +45,10 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, check
 use crate::size::parse_size;
 use crate::volume_spec::{Kind, LuksSpec, VolumeSpec};
 
-/// The longest file that is read: some thousand exports.
+/// Limit of the file's length: some thousand exports.
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// What a file asks for.
+/// Contents of a file.
 #[derive(Debug)]
 pub(crate) struct Config {
     /// Unix socket to listen on.
@@ -57,7 +57,7 @@ pub(crate) struct Config {
     pub(crate) listen: Option<String>,
     /// Cipher workers of each volume.
     pub(crate) threads: Option<u16>,
-    /// Connections at a time.
+    /// Limit of connections.
     pub(crate) max_connections: Option<u16>,
     /// The exports, in the order of their names.
     pub(crate) exports: Vec<ExportSpec>,
@@ -66,27 +66,27 @@ pub(crate) struct Config {
 /// One export: a volume under a name.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
-    /// The name that clients ask for.
+    /// Name for clients.
     pub(crate) name: String,
-    /// What is served.
+    /// The volume.
     pub(crate) volume: VolumeSpec,
     /// Clients may not write.
     pub(crate) read_only: bool,
-    /// Others may write too.
+    /// Other servers may write too.
     pub(crate) shared: bool,
     /// TRIM is passed down.
     pub(crate) allow_discards: bool,
-    /// What clients are told to read and write in, if it is chosen.
+    /// Minimum block size of clients, if chosen.
     pub(crate) minimum_block_bytes: Option<u32>,
-    /// How its requests are ordered.
+    /// Order of its requests.
     pub(crate) scheduling: Scheduling,
-    /// Where its ciphers run.
+    /// Placement of its ciphers.
     pub(crate) pipeline: PipelineChoice,
-    /// What its writes are encrypted into.
+    /// Bounce memory of its writes.
     pub(crate) bounce: BounceChoice,
-    /// I/O priority of the clients that open it by this name.
+    /// I/O priority of clients that open it by this name.
     pub(crate) priority: Priority,
-    /// Its further names.
+    /// Its other names.
     pub(crate) aliases: Vec<Alias>,
 }
 
@@ -190,7 +190,7 @@ impl Config {
             toml::from_str(text).map_err(|error| explained(&error, text, place))?;
         if parsed.exports.is_empty() {
             return Err(Failure::failed(format!(
-                "{place}: there is nothing to serve; each volume is a table [exports.NAME]"
+                "{place}: nothing to serve; each volume is a table [exports.NAME]"
             )));
         }
         if let Some(threads) = parsed.threads.filter(|&threads| i64::from(threads) > THREADS_MAX) {
@@ -226,7 +226,7 @@ impl ExportText {
         let (path, is_table) = match (&self.volume, &self.table) {
             (Some(volume), None) => (folder.join(volume), false),
             (None, Some(table)) => (folder.join(table), true),
-            _ => return Err(Failure::failed("say either `volume` or `table`")),
+            _ => return Err(Failure::failed("give either `volume` or `table`")),
         };
         let kind = if is_table { self.table_kind()? } else { self.volume_kind(folder)? };
         let key = self.key(folder)?;
@@ -327,7 +327,7 @@ impl ExportText {
     fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
         let source = match (&self.key_file, self.key_fd) {
             (Some(_), Some(_)) => {
-                return Err(Failure::failed("say either `key_file` or `key_fd`, not both"));
+                return Err(Failure::failed("give either `key_file` or `key_fd`, not both"));
             }
             (Some(path), None) => KeySource::File(folder.join(path)),
             (None, Some(number)) => KeySource::Descriptor(number),
@@ -361,7 +361,7 @@ impl SizeText {
     }
 }
 
-/// Whether NBD can carry this name.
+/// Checks that NBD can carry this name.
 pub(crate) fn check_export_name(name: &str) -> Result<(), Failure> {
     const NAME_LEN_MAX_BYTES: usize = 4096;
     if name.len() > NAME_LEN_MAX_BYTES {
@@ -393,12 +393,12 @@ pub(crate) fn check_names(exports: &[ExportSpec]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is wrong with the value of a key.
+/// An invalid value of a key.
 fn of_key(key: &str, error: &dyn fmt::Display) -> Failure {
     Failure::failed(printable(&format!("{key}: {error}")))
 }
 
-/// The parser's error with its place, but without the line it stands in: that may be a secret.
+/// The parser's error with its place, but without the quoted line: it may be a secret.
 fn explained(error: &toml::de::Error, text: &str, place: &str) -> Failure {
     let position = error.span().map_or_else(String::new, |span| position_of(text, &span));
     let message = error.message();

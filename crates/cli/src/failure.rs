@@ -1,8 +1,8 @@
-//! How a command fails: one sentence on standard error and an exit code that scripts can rely on.
+//! Failures of commands: one sentence on standard error, and an exit code for scripts.
 //!
-//! The codes are cryptsetup's (`cryptsetup(8)`, "RETURN CODES"), so that a script which told a
-//! wrong passphrase from a missing file before can still do so. A message says what went wrong,
-//! where, and what to do about it; it never holds a passphrase or a key.
+//! The codes are cryptsetup's (`cryptsetup(8)`, "RETURN CODES"), so that scripts which distinguish
+//! a wrong passphrase from a missing file keep working. A message names the problem, its place and
+//! a remedy; it never contains a passphrase or a key.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use blockyard_host::Error as HostError;
 
 pub(crate) use blockyard::text::printable;
 
-/// Why the command failed, as far as a script cares.
+/// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Wrong parameters, or the operation failed.
@@ -27,9 +27,9 @@ pub(crate) enum Exit {
     NoPermission = 2,
     /// Out of memory.
     OutOfMemory = 3,
-    /// The volume is missing, cannot be opened, or is not what it should be.
+    /// The volume is missing, cannot be opened, or is of another kind.
     WrongDevice = 4,
-    /// The volume is in use, or there is something that would be overwritten.
+    /// The volume is in use, or data would be overwritten.
     Busy = 5,
 }
 
@@ -41,9 +41,9 @@ unreadable, or not such a volume), 5 the device is busy or would be overwritten.
 /// A failed command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// What the process exits with.
+    /// The exit code of the process.
     pub(crate) exit: Exit,
-    /// One sentence or a few, without "error:" in front.
+    /// A few sentences at most, without "error:" at the start.
     pub(crate) message: String,
 }
 
@@ -63,12 +63,12 @@ impl Failure {
         Self { exit: Exit::WrongDevice, message: message.into() }
     }
 
-    /// The volume is in use, or holds something.
+    /// The volume is in use, or has data.
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         Self { exit: Exit::Busy, message: message.into() }
     }
 
-    /// Puts the place in front of the message: `home: cannot open …`.
+    /// Puts a place before the message: `home: cannot open …`.
     pub(crate) fn at(mut self, place: impl fmt::Display) -> Self {
         self.message = format!("{place}: {}", self.message);
         self
@@ -95,7 +95,7 @@ impl From<CryptError> for Failure {
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
             CryptError::Keyslot(problem) if problem.out_of_memory => Exit::OutOfMemory,
             CryptError::NoUsableKeyslot { untried } => match untried.as_slice() {
-                // The volume was erased: as in cryptsetup no fault of the device.
+                // The volume was erased: not a fault of the device, as in cryptsetup.
                 [] => Exit::Failed,
                 _ if untried.iter().any(|problem| problem.out_of_memory) => Exit::OutOfMemory,
                 _ => Exit::WrongDevice,
@@ -234,7 +234,7 @@ impl From<ControlError> for Failure {
     }
 }
 
-/// Names of fields as the library has them, and the options that set them.
+/// The library's field names, and their command-line options.
 const OPTIONS: &[(&str, &str)] = &[
     ("`cipher`", "--cipher"),
     ("`data_offset_bytes`", "--offset"),

@@ -1,10 +1,10 @@
-//! Where a passphrase or a key comes from: a terminal, standard input, a key file, a descriptor.
+//! Sources of a passphrase or a key: a terminal, standard input, a key file, a descriptor.
 //!
 //! cryptsetup's rules (`cryptsetup(8)`, "NOTES ON PASSPHRASE PROCESSING"): a typed or piped
-//! passphrase ends at its newline; a key file is taken byte for byte, newlines and NULs included;
-//! either may be empty, but a pipe that ends without a byte has said nothing;
-//! and `--key-file -` is standard input read like a key file. A descriptor (`--key-fd`) is read
-//! like a key file. Arguments and the environment are no source: other users can read them.
+//! passphrase ends at its newline; a key file is used exactly as it is, including newlines and
+//! NULs; both may be empty, but a pipe that ends without a byte is an error; `--key-file -` reads
+//! standard input like a key file. A descriptor (`--key-fd`) is read like a key file. Arguments and
+//! the environment are no sources: other users can read them.
 
 use std::path::PathBuf;
 
@@ -14,18 +14,18 @@ use blockyard_crypt::secret::SecretBytes;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
 
-/// Which bytes of which source are the key.
+/// A source, and the key's range of bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyInput {
-    /// Where they come from.
+    /// The source.
     pub(crate) source: KeySource,
     /// `--keyfile-offset`.
     pub(crate) offset_bytes: u64,
-    /// `--keyfile-size`; a source that holds less is an error.
+    /// `--keyfile-size`; a shorter source is an error.
     pub(crate) len_bytes: Option<u64>,
 }
 
-/// Where a key comes from.
+/// Source of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeySource {
     /// No option: the terminal, or the first line of standard input.
@@ -38,17 +38,17 @@ pub(crate) enum KeySource {
     Descriptor(i32),
 }
 
-/// What may already be spoken for when a passphrase is asked for.
+/// Use of standard input when a passphrase is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StdinUse {
-    /// A passphrase may come from there.
+    /// It may carry a passphrase.
     Free,
     /// It carries the data of `load`.
     Data,
 }
 
 impl KeyInput {
-    /// Whether a person is asked, so that a wrong passphrase can be tried again.
+    /// True if the user is asked, and so may try again after a wrong passphrase.
     pub(crate) fn asks_a_person(&self, stdin_use: StdinUse) -> bool {
         self.source == KeySource::Ask
             && (stdin_use == StdinUse::Data || Terminal::on_stdin().is_some())
@@ -62,8 +62,8 @@ impl KeyInput {
         }
     }
 
-    /// As [`KeyInput::read`], but from a file or descriptor no more than the key needs: it may be
-    /// `/dev/urandom` or a disk, and have no end.
+    /// Like [`KeyInput::read`], but reads no more than the key needs from a file or descriptor,
+    /// which may be endless (`/dev/urandom`, a disk).
     pub(crate) fn read_at_most(
         &self,
         what: &str,
@@ -96,7 +96,7 @@ impl KeyInput {
         KeyFile { source, offset_bytes: self.offset_bytes, len_bytes: self.len_bytes }
     }
 
-    /// Asks twice, for a passphrase that is about to be set.
+    /// Asks twice, for a new passphrase.
     pub(crate) fn read_new(&self, what: &str) -> Result<SecretBytes, Failure> {
         let (KeySource::Ask, Some(terminal)) = (&self.source, Terminal::on_stdin()) else {
             return self.read(what, StdinUse::Free);
@@ -104,7 +104,7 @@ impl KeyInput {
         let first = terminal.ask_passphrase(&format!("Enter passphrase for {what}: "))?;
         let second = terminal.ask_passphrase("Verify passphrase: ")?;
         if first != second {
-            return Err(Failure::no_permission("the two passphrases are not the same"));
+            return Err(Failure::no_permission("the two passphrases differ"));
         }
         Ok(first)
     }

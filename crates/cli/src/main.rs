@@ -1,8 +1,8 @@
-//! The binary `blockyard`: the front desk of the house.
+//! The binary `blockyard`: the command line.
 //!
-//! It reads the command line, asks for passphrases, wires `crypt` and `host` together and says what
-//! happened. Keys stay in [`blockyard_crypt::secret`]; before anything else the process is closed
-//! to tracing and core dumps.
+//! It parses arguments, asks for passphrases, connects `crypt` and `host`, and reports results.
+//! Keys stay in [`blockyard_crypt::secret`]; tracing and core dumps of the process are disabled
+//! first.
 
 mod args;
 mod commands;
@@ -48,16 +48,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version on standard output, a mistake on standard error. A closed pipe is no mistake.
+/// Help and version on standard output, an error on standard error. A closed pipe is no error.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(Exit::Failed as u8) } else { ExitCode::SUCCESS }
 }
 
-/// A panic is a defect, and its text may hold anything: only the place is printed.
+/// A panic is a defect, and its text may contain secrets: only the place is printed.
 fn report_panics_without_their_contents() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-        say(&format!("error: a defect in blockyard{place}; please report it"));
+        say(&format!("error: a defect in blockyard{place}; please report this"));
     }));
 }

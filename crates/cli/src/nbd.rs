@@ -1,9 +1,9 @@
-//! A small NBD client: enough to ask a server what it serves.
+//! A small NBD client, which asks a server for its exports.
 //!
-//! It speaks the handshake of the specification (`doc/proto.md` of the NBD project, "fixed
+//! It implements the handshake of the specification (`doc/proto.md` of the NBD project, "fixed
 //! newstyle"): `LIST`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `INFO` and `ABORT`. It never enters
-//! the transmission phase, so asking cannot disturb what is served. The server is not trusted:
-//! every length has a limit and every wait a time-out.
+//! the transmission phase, so it cannot disturb the export. The server is not trusted: every length
+//! has a limit and every wait a time-out.
 
 mod client;
 

@@ -1,4 +1,4 @@
-//! Text for standard output, whose reader may leave early (`blockyard info … | head -1`), and lines
+//! Text on standard output, whose reader may leave early (`blockyard info … | head -1`), and lines
 //! on standard error.
 
 use std::io::{self, ErrorKind, Write};
@@ -7,12 +7,12 @@ pub(crate) use blockyard::output::{InUse, Output};
 
 use crate::failure::{Failure, printable};
 
-/// Writes `text`. A reader that has gone away has seen enough: that is no error.
+/// Writes `text`. A closed pipe is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_on(text).map(|_| ())
 }
 
-/// As [`print`], for what goes on without end: whether somebody still reads.
+/// Like [`print`], for endless output: true while the reader remains.
 pub(crate) fn print_on(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -22,9 +22,9 @@ pub(crate) fn print_on(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// A line on standard error. It is one line, and shows control characters: the name of a file in it
-/// may hold any.
+/// Writes one line on standard error, with control characters escaped: a file's name may contain
+/// any.
 pub(crate) fn say(text: &str) {
-    // Standard error may be closed; a message that nobody can read is no reason to stop.
+    // Standard error may be closed, which is no reason to stop.
     let _ = writeln!(io::stderr(), "{}", printable(text));
 }

@@ -1,20 +1,20 @@
-//! How far a copy or a series of runs has come, for a person who watches: a bar on standard error
-//! if that is a terminal, and nothing otherwise.
+//! Progress of a copy or of a series of runs: a bar on standard error if that is a terminal, else
+//! nothing.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Redraws a second; more is flicker, and costs a slow terminal time.
+/// Redraws per second; more is flicker, and slow on some terminals.
 const REDRAWS_PER_SECOND: u8 = 5;
 
-/// A bar that is there or not.
+/// A visible or hidden bar.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A bar of `len_bytes`, or a spinner where the length is unknown. Starts at 0.
+    /// A bar of `len_bytes`, or a spinner for an unknown length. Starts at 0.
     pub(crate) fn new(len_bytes: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(
             len_bytes,
@@ -33,7 +33,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// A bar of so many steps, which take long.
+    /// A bar of this many long steps.
     #[cfg(feature = "lab")]
     pub(crate) fn steps(count: u64) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
@@ -44,7 +44,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// A bar of the points of a fit, with words beside it.
+    /// A bar of the points of a fit, with text beside it.
     #[cfg(feature = "lab")]
     pub(crate) fn points(count: u64) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
@@ -54,7 +54,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// A bar of parts of a thousand, with words beside it.
+    /// A bar in thousandths, with text beside it.
     pub(crate) fn with_words() -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
         let bar = ProgressBar::with_draw_target(Some(1000), target);
@@ -63,30 +63,30 @@ impl Progress {
         Self { bar }
     }
 
-    /// Whether nobody sees it.
+    /// True if the bar is not visible.
     pub(crate) fn is_hidden(&self) -> bool {
         self.bar.is_hidden()
     }
 
-    /// The words beside the bar.
+    /// Sets the text beside the bar.
     pub(crate) fn say(&self, words: String) {
         self.bar.set_message(words);
     }
 
-    /// Says how many bytes or steps are done.
+    /// Sets the number of completed bytes or steps.
     pub(crate) fn at(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);
     }
 }
 
-/// A bar of steps whose number comes with the first of them; it goes with the last.
+/// A bar of steps, whose number is known with the first of them; it disappears with the last.
 #[cfg(feature = "lab")]
 #[derive(Default)]
 pub(crate) struct Steps(std::sync::Mutex<Option<Progress>>);
 
 #[cfg(feature = "lab")]
 impl Steps {
-    /// Says how many of how many steps are done; on any thread.
+    /// Sets the number of completed steps and of all steps; on any thread.
     pub(crate) fn at(&self, done: usize, all: usize) {
         let mut bar = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         bar.get_or_insert_with(|| Progress::steps(all as u64)).at(done as u64);

@@ -1,28 +1,28 @@
-//! Names with a priority, and the limits of a queue: what options and configuration share.
+//! Names with a priority, and limits of a queue, for options and configuration.
 
 use blockyard_engine::priority::Priority;
 use blockyard_host::volume::Scheduling;
 
 use crate::config::check_export_name;
 
-/// A request of 4096-byte sectors cannot end in the middle of one.
+/// A request consists of whole 4096-byte sectors.
 const SECTORS_STEP: u32 = 8;
 
-/// A further name of a volume.
+/// Another name of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alias {
-    /// What clients ask for.
+    /// The name for clients.
     pub(crate) name: String,
-    /// What their I/O gets.
+    /// I/O priority of its clients.
     pub(crate) priority: Priority,
 }
 
 impl Alias {
-    /// Reads `NAME=CLASS[:LEVEL]`; the name may hold further equals signs.
+    /// Parses `NAME=CLASS[:LEVEL]`; the name may contain equals signs.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, priority) = text
             .rsplit_once('=')
-            .ok_or("this is not of the form NAME=CLASS[:LEVEL], as in home-rt=rt:0")?;
+            .ok_or("not of the form NAME=CLASS[:LEVEL], for example home-rt=rt:0")?;
         Self::new(name, priority)
     }
 
@@ -37,31 +37,31 @@ impl Alias {
     }
 }
 
-/// A queue depth, if it is one.
+/// Checks a queue depth.
 pub(crate) fn checked_queue_depth(depth: u32) -> Result<u32, String> {
     let allowed = Scheduling::QUEUE_DEPTHS;
     if allowed.contains(&depth) {
         return Ok(depth);
     }
-    Err(format!("a queue depth is a number from {} to {}", allowed.start(), allowed.end()))
+    Err(format!("a queue depth must be {} to {}", allowed.start(), allowed.end()))
 }
 
-/// What clients may be told to read and write in: no longer than the longest sector.
+/// Checks a minimum block size: at most the longest sector.
 pub(crate) fn checked_minimum_block(bytes: u32) -> Result<u32, String> {
     match bytes.is_power_of_two() && bytes <= 4096 {
         true => Ok(bytes),
-        false => Err("the minimum block is a power of two from 1 to 4096 bytes".into()),
+        false => Err("the minimum block must be a power of two from 1 to 4096 bytes".into()),
     }
 }
 
-/// The length of the longest request, if it can be one.
+/// Checks the length of the longest request.
 pub(crate) fn checked_max_sectors(sectors: u32) -> Result<u32, String> {
     let allowed = Scheduling::MAX_SECTORS;
     if allowed.contains(&sectors) && sectors.is_multiple_of(SECTORS_STEP) {
         return Ok(sectors);
     }
     Err(format!(
-        "the longest request is a multiple of {SECTORS_STEP} from {} to {} sectors of 512 bytes",
+        "the longest request must be a multiple of {SECTORS_STEP} from {} to {} 512-byte sectors",
         allowed.start(),
         allowed.end()
     ))

@@ -1,4 +1,4 @@
-//! Where the time of a volume's requests went, as a table, and what limits it, in two lines.
+//! Times of a volume's requests by stage, as a table, and the bottleneck, in two lines.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use blockyard::{RequestKind, Stage};
 
 use crate::size::{human_count, human_time};
 
-/// A table for people: a block for each kind that was sampled.
+/// A table, with a block for each sampled kind.
 pub(crate) fn table(requests: &Requests) -> String {
     let mut text = format!(
         "stages of 1 request in {:<13}{:>10}{:>10}{:>10}{:>10}{:>8}\n",
@@ -20,7 +20,7 @@ pub(crate) fn table(requests: &Requests) -> String {
         let (mean, p50) = (human_time(times.mean_ns), ns(times.p50_ns));
         let (p99, max) = (ns(times.p99_ns), ns(times.max_ns));
         writeln!(text, "  {name:<34}{mean:>10}{p50:>10}{p99:>10}{max:>10}{share:>6.1} %")
-            .expect("a string takes everything");
+            .expect("writing to a string succeeds");
     };
     for kind in RequestKind::ALL {
         let of_kind = requests.of(kind);
@@ -39,17 +39,17 @@ pub(crate) fn table(requests: &Requests) -> String {
     text
 }
 
-/// The last lines: what limits, and what would change it.
+/// The last lines: the bottleneck, and a remedy.
 pub(crate) fn verdict(limit: Option<&Limit>) -> String {
     match limit {
-        None => "limit: nothing was asked for\n".into(),
+        None => "limit: no requests\n".into(),
         Some(Limit { party, saw, change }) => {
             format!("limit: {}: {saw}\n  {change}\n", party.name())
         }
     }
 }
 
-/// All of it at the end of a measurement.
+/// Table and bottleneck at the end of a measurement.
 pub(crate) fn report(activity: &Activity) -> String {
     format!("\n{}{}", table(&activity.requests), verdict(activity.limit.as_ref()))
 }
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// What limits these jobs.
+    /// The bottleneck of these jobs.
     fn party(volume: &Volume, options: &str) -> String {
         let words = options.split(' ').map(|word| word.split_once('=').unwrap_or((word, "")));
         let words: Vec<_> = words.collect();

@@ -1,10 +1,10 @@
-//! The terminal: a passphrase without echo, and the question before something is overwritten.
+//! The terminal: passphrases without echo, and confirmations.
 //!
-//! The line is read with `ECHO`, `ICANON` and `ISIG` off (`termios(3)`), byte by byte, straight
-//! into a [`SecretBytes`]: no buffer of the standard library and no line buffer of the kernel keeps
-//! a copy. Ctrl-C arrives as a byte, so that it puts the terminal back as it was, too; a signal
-//! from elsewhere does not, and leaves that to the shell. Questions go to standard error, or to the
-//! terminal itself where standard error is redirected; standard output may be a pipe with data.
+//! The line is read with `ECHO`, `ICANON` and `ISIG` off (`termios(3)`), byte by byte, into a
+//! [`SecretBytes`]: no buffer of the standard library and no line buffer of the kernel keeps a
+//! copy. Ctrl-C arrives as a byte, so the terminal is restored then too; after other signals the
+//! shell restores it. Questions go to standard error, or to the terminal itself if standard error
+//! is redirected; standard output may be a pipe with data.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,16 +15,16 @@ use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termi
 
 use crate::failure::{Failure, printable};
 
-/// The longest passphrase that can be typed; cryptsetup's limit too.
+/// Limit of a typed passphrase; cryptsetup's too.
 const TYPED_PASSPHRASE_LEN_MAX: usize = 512;
 
-/// Something a person types at.
+/// A terminal for questions.
 pub(crate) struct Terminal {
     input: OwnedFd,
 }
 
 impl Terminal {
-    /// Standard input, if a person sits there.
+    /// Standard input, if it is a terminal.
     pub(crate) fn on_stdin() -> Option<Self> {
         let stdin = rustix::stdio::stdin();
         if !termios::isatty(stdin) {
@@ -33,18 +33,18 @@ impl Terminal {
         Some(Self { input: stdin.try_clone_to_owned().ok()? })
     }
 
-    /// The terminal of this process, also where standard input is a pipe.
+    /// The terminal of this process, even if standard input is a pipe.
     pub(crate) fn controlling() -> Option<Self> {
         let tty: File = OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
         Some(Self { input: tty.into() })
     }
 
-    /// Asks for a passphrase and does not show it.
+    /// Asks for a passphrase without showing it.
     pub(crate) fn ask_passphrase(&self, prompt: &str) -> Result<SecretBytes, Failure> {
         let failed = |error: io::Error| {
             Failure::failed(format!("cannot read the passphrase from the terminal: {error}"))
         };
-        // Quiet first: who answers as soon as the question is seen is not shown either.
+        // First without echo, then the question: an early answer is not shown either.
         let quiet = Quiet::set(&self.input).map_err(|errno| failed(errno.into()))?;
         self.say(&printable(prompt)).map_err(failed)?;
         let line = self.read_line();
@@ -53,7 +53,7 @@ impl Terminal {
         line.map_err(failed)?
     }
 
-    /// Goes on only if a person types `YES`, in capitals.
+    /// Continues only if the user types `YES`, in capitals.
     pub(crate) fn confirmed(&self, warning: &str) -> Result<(), Failure> {
         let failed =
             |error: io::Error| Failure::failed(format!("cannot read from the terminal: {error}"));
@@ -68,10 +68,10 @@ impl Terminal {
         Err(Failure::failed("not confirmed, so nothing was changed"))
     }
 
-    /// A line that the person types, without its newline; what is no text in it is replaced.
+    /// A typed line without its newline; invalid UTF-8 is replaced.
     pub(crate) fn line(&self) -> io::Result<String> {
         let (mut line, mut byte) = (Vec::new(), [0u8; 1]);
-        // The terminal is in line mode here, so a long line ends at its newline and not before.
+        // In line mode a long line ends only at its newline.
         loop {
             let is_end = rustix::io::read(&self.input, &mut byte)? == 0;
             if is_end || byte[0] == b'\n' {
@@ -81,7 +81,7 @@ impl Terminal {
         }
     }
 
-    /// Says something to the person.
+    /// Shows a text.
     pub(crate) fn say(&self, text: &str) -> io::Result<()> {
         if termios::isatty(rustix::stdio::stderr()) {
             return io::stderr().write_all(text.as_bytes());
@@ -146,12 +146,12 @@ impl<'a> Quiet<'a> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        // A terminal that went away needs no restoring.
+        // A closed terminal needs no restoring.
         let _ = termios::tcsetattr(self.terminal.as_fd(), OptionalActions::Drain, &self.before);
     }
 }
 
-/// What a typed byte did to the line.
+/// Effect of a typed byte on the line.
 #[derive(Debug, PartialEq, Eq)]
 enum Typed {
     More,
@@ -160,7 +160,7 @@ enum Typed {
     TooLong,
 }
 
-/// The line being typed.
+/// The typed line.
 struct Line {
     bytes: SecretBytes,
     len_bytes: usize,
@@ -193,7 +193,7 @@ impl Line {
         Typed::More
     }
 
-    /// Takes back one character, which in UTF-8 may be several bytes.
+    /// Removes one character, of several bytes in UTF-8.
     fn delete_character(&mut self) {
         const CONTINUATION_MASK: u8 = 0b1100_0000;
         const CONTINUATION: u8 = 0b1000_0000;

@@ -1,4 +1,4 @@
-//! Traces that the command line names.
+//! Traces named on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,15 @@ use clap::{Args, ValueEnum, ValueHint};
 use crate::failure::{Failure, printable};
 use crate::output::say;
 
-/// A trace to be read.
+/// An input trace.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InputArgs {
-    /// The trace: ours, a log of fio (write_iolog), or a file of blktrace (DEVICE.blktrace.0 stands
-    /// for those of all CPUs)
+    /// Trace of blockyard, a log of fio (write_iolog), or a file of blktrace (DEVICE.blktrace.0
+    /// stands for all CPUs' files)
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: PathBuf,
 
-    /// Which of blktrace's events are the bios: queued (Q), or given to the device (D)
+    /// Use blktrace's events of this action as bios: queued (Q), or given to the device (D)
     #[arg(
         long,
         value_name = "Q|D",
@@ -37,7 +37,7 @@ enum ActionArg {
 }
 
 impl InputArgs {
-    /// Reads it; says on standard error what it lacks.
+    /// Reads the trace; reports on standard error what it lacks.
     pub(crate) fn read(&self) -> Result<Trace, Failure> {
         let action = match self.action {
             ActionArg::Q => Action::Queue,
@@ -47,7 +47,7 @@ impl InputArgs {
     }
 }
 
-/// Reads a trace; says on standard error what it lacks.
+/// Reads a trace; reports on standard error what it lacks.
 pub(crate) fn read(path: &Path, action: Action) -> Result<Trace, Failure> {
     let (trace, warnings) = traces::read(path, action)?;
     warnings.iter().for_each(|warning| say(&format!("warning: {}", printable(warning))));

@@ -1,13 +1,13 @@
-//! A volume as the command line or a configuration describes it, and how it is opened.
+//! A volume in the form of the command line or a configuration, and the steps to open it.
 //!
 //! ```text
-//!   options or TOML -> VolumeSpec -> prepare: header, passphrase -> Prepared
-//!     -> unlock: key derivation -> Unlocked -> start: ciphers, workers -> Volume
+//! options or TOML -> VolumeSpec -> prepare: header, passphrase -> Prepared
+//! -> unlock: key derivation -> Unlocked -> start: ciphers, workers -> Volume
 //! ```
 //!
-//! These are three steps because a server has things to do between them: the first may ask a
-//! person, the second takes seconds and starts threads of argon2, the third starts workers; and
-//! no thread may exist before signals are taken care of.
+//! There are three steps because a server works between them: the first may ask the user, the
+//! second takes seconds and starts threads of argon2, the third starts workers; and signals must be
+//! blocked before any thread starts.
 
 use std::path::{Path, PathBuf};
 
@@ -23,17 +23,17 @@ use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::say;
 
-/// How often a person may try; cryptsetup's default.
+/// Tries for a passphrase; cryptsetup's default.
 const TRIES: u32 = 3;
 
-/// A volume that can be opened.
+/// Description of a volume.
 #[derive(Debug)]
 pub(crate) struct VolumeSpec {
     /// The image, device or table file.
     pub(crate) path: PathBuf,
-    /// What it is.
+    /// Its format.
     pub(crate) kind: Kind,
-    /// Where its passphrase or key comes from.
+    /// Source of its passphrase or key.
     pub(crate) key: KeyInput,
     /// Bypass the page cache.
     pub(crate) direct: bool,
@@ -50,16 +50,16 @@ pub(crate) enum Kind {
     Table,
 }
 
-/// How a LUKS volume is opened.
+/// Parameters of a LUKS volume.
 #[derive(Debug, Default)]
 pub(crate) struct LuksSpec {
-    /// The only version that is accepted, if one is named.
+    /// Accept this version only.
     pub(crate) version: Option<LuksVersion>,
     /// Detached header.
     pub(crate) header: Option<PathBuf>,
-    /// The only copy of a LUKS2 header that is looked at; nothing is written then.
+    /// Use this copy of a LUKS2 header only, without writing.
     pub(crate) header_copy: Option<luks2::Copy>,
-    /// The only keyslot that is tried.
+    /// Try this keyslot only.
     pub(crate) key_slot: Option<u32>,
     /// Limit of the key derivation's memory.
     pub(crate) max_kdf_memory_bytes: Option<u64>,
@@ -76,7 +76,7 @@ pub(crate) enum LuksVersion {
     Luks2,
 }
 
-/// What the header of a plain volume would say, if it had one.
+/// Parameters of a plain volume, which has no header.
 #[derive(Debug)]
 pub(crate) struct PlainSpec {
     /// `--cipher`.
@@ -98,7 +98,7 @@ pub(crate) struct PlainSpec {
 }
 
 impl Kind {
-    /// What `--type` and its options say together.
+    /// Combines `--type` and its options.
     pub(crate) fn new(
         kind: VolumeType,
         luks: LuksSpec,
@@ -123,13 +123,13 @@ impl Kind {
         match plain.first_given() {
             None => Ok(Self::Luks(LuksSpec { version, ..luks })),
             Some(option) => Err(Failure::failed(format!(
-                "{option} is for --type plain: the header of a LUKS volume says it itself"
+                "{option} is for --type plain: a LUKS volume has it in its header"
             ))),
         }
     }
 }
 
-/// A volume whose header is read and whose passphrase is known, or is thought to be.
+/// A volume after reading its header, with a passphrase that may be wrong.
 pub(crate) struct Prepared {
     options: Options,
     locked: Locked,
@@ -140,9 +140,9 @@ pub(crate) struct Prepared {
     place: String,
 }
 
-/// A volume whose key is known.
+/// An unlocked volume.
 pub(crate) struct Unlocked {
-    /// To open it again with other settings.
+    /// For opening it again with other settings.
     #[cfg_attr(not(feature = "lab"), expect(dead_code, reason = "only `tune` opens it again"))]
     pub(crate) options: Options,
     pub(crate) locked: Locked,
@@ -150,8 +150,8 @@ pub(crate) struct Unlocked {
 }
 
 impl VolumeSpec {
-    /// Opens the files, reads the header, and gets the passphrase. `settings` say whether anything
-    /// is written.
+    /// Opens the files, reads the header, and gets the passphrase. `settings` decide about write
+    /// access.
     pub(crate) fn prepare(
         &self,
         settings: VolumeOptions,
@@ -175,7 +175,7 @@ impl VolumeSpec {
         Ok(Prepared { options, locked, key, input: self.key.clone(), stdin_use, place })
     }
 
-    /// All steps at once; `raw` takes the bytes of the file as they are, without a key.
+    /// All steps together; `raw` opens the file without encryption.
     pub(crate) fn open(&self, settings: VolumeOptions, raw: bool) -> Result<Volume, Failure> {
         match raw {
             true => Ok(Volume::options().settings(settings).raw().open(&self.path)?),
@@ -211,7 +211,7 @@ impl LuksSpec {
         };
         match self.version {
             Some(wanted) if wanted != found => Err(Failure::wrong_device(format!(
-                "this is a {} volume, but --type {} was asked for",
+                "this is a {} volume, but --type is {}",
                 found.name(),
                 wanted.name()
             ))),
@@ -292,7 +292,7 @@ impl PlainSpec {
 }
 
 impl Prepared {
-    /// Derives the key. A person at the terminal may try again.
+    /// Derives the key. At a terminal, the user may try again.
     pub(crate) fn unlock(mut self) -> Result<Unlocked, Failure> {
         let (options, locked) = (self.options, self.locked);
         let Some(mut key) = self.key.take() else {
@@ -322,7 +322,7 @@ impl Unlocked {
 }
 
 impl VolumeSpec {
-    /// The files that it is opened from: image, device or table, detached header, key file.
+    /// Files of the volume: image, device or table, detached header, key file.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let header = match &self.kind {
             Kind::Luks(luks) => luks.header.as_deref(),
@@ -336,7 +336,7 @@ impl VolumeSpec {
     }
 }
 
-/// The text of a table; it holds keys.
+/// The text of a table; it contains keys.
 pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
     let text = read_secret(path, "table")?;
     if text.as_slice().iter().all(u8::is_ascii_whitespace) {

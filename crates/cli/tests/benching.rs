@@ -63,7 +63,7 @@ fn volume_is_not_written_without_leave_and_not_behind_what_the_jobs_have() {
     let dump = || lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
     assert!(dump() == plaintext);
     lab.ok(&["bench", "vol", "-d", "pass", "--", "rw=randread", "bs=4k", "ioengine=io_uring"]);
-    assert!(dump() == plaintext, "jobs that read change nothing");
+    assert!(dump() == plaintext, "reading jobs change nothing");
     let mut words = vec!["bench", "vol", "-d", "pass", "--destroy"];
     words.extend(["--", "rw=write", "bs=4k", "size=64k", "offset=128k"]);
     let output = text(&lab.ok(&words).stdout).to_owned();
@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
             "a block of 4096 bytes at offset 1048576 ends past the volume's end",
         ),
         (&["--", "bs=2m"], "a block of 2097152 bytes at offset 0 ends past the volume's end"),
-        // Before the jobs run, not behind them.
+        // Refused before the jobs run.
         (&["--html", "no/page.html", "--", "time_based", "runtime=1d"], "the folder no"),
         (&["--", "write_bw_log=no/log", "time_based", "runtime=1d"], "the folder no"),
         (&["--set", "device.kind=flash", "--", "rw=read"], "--set"),
@@ -122,7 +122,7 @@ fn null_device_and_the_lab_are_targets_too() {
     let words = [&world[..], &jobs, &["direct=1"]].concat();
     let (bytes, first) = moved(&words);
     assert_eq!(bytes, 64 << 10);
-    assert_eq!(moved(&words).1, first, "a world gives the same twice");
+    assert_eq!(moved(&words).1, first, "a simulated run is reproducible");
 }
 
 #[test]
@@ -140,19 +140,19 @@ fn runs_are_compared_on_one_page() {
     let page = String::from_utf8(lab.read("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("(+100.0 %)"));
     let error = lab.refused(&["report", "one.json", "-o", "page.html"], 5);
-    assert!(error.contains("page.html: is there already"), "{error}");
+    assert!(error.contains("page.html: exists already"), "{error}");
     lab.write("bad.json", "{\"jobs\": 3}");
     let error = lab.refused(&["report", "bad.json"], 1);
     assert!(error.contains("bad.json: has no \"jobs\""), "{error}");
 }
 
-/// Of a process: signals are collected, and delivered to none of its threads. The main thread
-/// blocks these signals alone: for a moment of each `pthread_create` it blocks all of them.
+/// True if a process collects signals, without delivering them to its threads. The main thread
+/// blocks just these signals: for a moment of each `pthread_create` it blocks all signals.
 fn collects_signals(pid: u32) -> bool {
     let blocks = |mask: u64, signal: Signal| mask & 1 << (signal.as_raw() - 1) != 0;
     let is_blocked = |thread: std::io::Result<std::fs::DirEntry>| {
         let thread = thread.unwrap();
-        // One that has ended meanwhile takes none either.
+        // An ended thread takes none either.
         let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else {
             return true;
         };
@@ -164,7 +164,7 @@ fn collects_signals(pid: u32) -> bool {
     std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_blocked)
 }
 
-/// Runs jobs without end on this, until a signal comes; what was measured is printed all the same.
+/// Runs endless jobs on a target until a signal comes; the measurements are printed all the same.
 fn ended_by_a_signal(lab: &Lab, target: &[&str]) {
     let words = [&["bench"], target, &["--json", "--trace", "jobs.trace", "--", "rw=randread"]];
     let mut command = lab.blockyard(&words.concat());

@@ -1,4 +1,4 @@
-//! The command line itself: help, completions, man pages, and mistakes in it.
+//! The command line: help, completions, man pages, and errors.
 
 mod lab;
 

@@ -1,4 +1,4 @@
-//! A running server: suspended, its key changed, resumed, asked how it is.
+//! A running server: suspended, its key changed, resumed, asked for its status.
 
 mod lab;
 
@@ -19,7 +19,7 @@ fn status(lab: &Lab) -> Value {
     reply["devices"][0].clone()
 }
 
-/// Looks until so many bios wait at the gate.
+/// Waits until this many bios wait at the gate.
 fn wait_for_held(lab: &Lab, count: u64) {
     while status(lab)["held_bios"] != count {
         std::thread::yield_now();
@@ -38,7 +38,7 @@ fn serve(lab: &Lab, more: &[&str]) -> Server {
     lab.serve(&words)
 }
 
-/// A client of its own that writes one block and says with which error.
+/// A separate client that writes one block and returns the error.
 fn writer(lab: &Lab, offset: u64, bytes: &[u8]) -> JoinHandle<u32> {
     let (socket, bytes) = (lab.path("s"), bytes.to_vec());
     std::thread::spawn(move || Nbd::open(&socket).write(offset, &bytes))
@@ -60,7 +60,7 @@ fn key_is_wiped_and_set_while_a_write_waits_and_then_it_ends() {
         lab.ok(&["suspend", "c"]);
         assert_eq!(status(&lab)["state"], "suspended");
         lab.ok(&["suspend", "c"]);
-        // One connection is older than the suspend, the other younger.
+        // One connection is older than the suspend, the other is newer.
         let bytes = second.clone();
         let old = std::thread::spawn(move || {
             let error = early.write(65_536, &bytes);
@@ -117,7 +117,7 @@ fn another_key_decrypts_otherwise_until_the_right_one_is_back() {
     }
 }
 
-/// What an HTTP server says to this, all of it.
+/// The whole reply of an HTTP server to this request.
 fn fetch(lab: &Lab, request: &str) -> (String, String) {
     let mut stream = std::os::unix::net::UnixStream::connect(lab.path("m")).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -127,8 +127,8 @@ fn fetch(lab: &Lab, request: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// As `promtool check metrics` wants it: each family in one piece behind its HELP and TYPE, labels
-/// in quotes, a number behind them, and histograms that grow up to `+Inf`, which is their count.
+/// Checks the rules of `promtool check metrics`: each family in one piece after its HELP and TYPE,
+/// labels in quotes, then a number, and histograms that grow up to `+Inf`, which is their count.
 fn check_metrics(body: &str) {
     assert!(body.ends_with('\n'));
     let (mut family, mut seen) = (String::new(), Vec::<String>::new());
@@ -207,7 +207,7 @@ fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
     assert_eq!(frame["devices"][0]["connections"], 1);
     assert_eq!(frame["devices"][0]["limit"], Value::Null, "nothing was asked for meanwhile");
     let frame = text(&lab.ok(&["top", "c", "--once"]).stdout);
-    assert!(frame.contains("limit: nothing was asked for") && !frame.contains('\u{1b}'), "{frame}");
+    assert!(frame.contains("limit: no requests") && !frame.contains('\u{1b}'), "{frame}");
     let mut top = lab.blockyard(&["top", "c"]);
     let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
     drop(top.stdout.take());

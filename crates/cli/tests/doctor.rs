@@ -1,4 +1,4 @@
-//! `blockyard doctor`: what is slow or risky, and what mends it.
+//! `blockyard doctor`: slow and risky settings, and their correction.
 
 mod lab;
 
@@ -9,7 +9,7 @@ use lab::nbd::Nbd;
 use lab::{Lab, text};
 use serde_json::Value;
 
-/// What is said of a volume's file, as grade and text.
+/// Findings about a volume's file, as grade and text.
 fn findings(lab: &Lab, words: &[&str]) -> Vec<(String, String)> {
     let output = lab.ok(&[words, &["--json"]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,9 +58,9 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
         assert!(!said.contains("TRIM is not passed"), "{option}: {said}");
     }
     let error = lab.refused(&["doctor", "missing"], 4);
-    assert!(error.contains("missing: cannot look at it"), "{error}");
+    assert!(error.contains("missing: cannot be checked"), "{error}");
     let error = lab.refused(&["doctor", "nbd://store.example/home"], 1);
-    assert!(error.contains("run doctor where they are"), "{error}");
+    assert!(error.contains("run doctor on the server"), "{error}");
     lab.write("no-vol", "Dear all,");
     let letter = findings(&lab, &["doctor", "no-vol"]);
     assert!(letter.iter().any(|(_, seen)| seen.contains("no LUKS header")), "{letter:?}");
@@ -82,7 +82,7 @@ fn server_that_runs_is_asked_what_its_requests_wait_for() {
     for wanted in [
         "slow   c: all 1 connections are taken",
         "--max-connections 2\n",
-        "slow   export \"\": it is suspended, and 0 requests wait for a resume\n       \
+        "slow   export \"\": it is suspended, and 0 requests wait until it is resumed\n       \
          blockyard resume c\n",
         "note   export \"\": the client limits since the start: ",
     ] {

@@ -1,4 +1,4 @@
-//! A disk that fails a flush once: every client hears of it, and whoever runs the server.
+//! A disk that fails a flush once: every client and the operator learn of it.
 
 mod lab;
 
@@ -15,15 +15,15 @@ use serde_json::Value;
 const LEN_BYTES: u64 = 1 << 20;
 const EIO: u32 = 5;
 
-/// A server of zeros that takes every write, and fails a flush while it is told to.
+/// A server of zeros that accepts every write, and fails flushes on request.
 struct Disk {
     fails: AtomicBool,
-    /// Flushes that have succeeded.
+    /// Number of successful flushes.
     flushes: AtomicU32,
 }
 
 impl Disk {
-    /// On this socket, until the test ends.
+    /// Serves on this socket until the test ends.
     fn start(lab: &Lab, socket: &str) -> Arc<Self> {
         let listener = UnixListener::bind(lab.path(socket)).unwrap();
         let disk = Arc::new(Self { fails: AtomicBool::new(false), flushes: AtomicU32::new(0) });
@@ -86,7 +86,7 @@ impl Disk {
     }
 }
 
-/// A table whose one line is the disk on this socket.
+/// A table with one line, the disk on this socket.
 fn table(lab: &Lab, socket: &str) {
     let line = format!("0 {} linear nbd+unix:///?socket={socket} 0\n", LEN_BYTES / 512);
     lab.write(&format!("{socket}.table"), line);
@@ -216,6 +216,6 @@ fn server_that_cannot_wait_any_more_drains_and_flushes() {
     drop((last, silent));
     assert_eq!(server.ended().code(), Some(1));
     assert_eq!(disk.flushes.load(Ordering::SeqCst), 1);
-    // What it was asked for was answered, and then the connection ended.
+    // Requests were answered, and then the connection ended.
     assert_eq!(client.end(), 0);
 }

@@ -1,11 +1,11 @@
-//! `blockyard lab`: experiments of the user's own, from the file to the report.
+//! `blockyard lab`: a user's experiments, from the file to the report.
 
 mod lab;
 
 use lab::{Lab, text};
 use serde_json::Value;
 
-/// Small enough to be run many times.
+/// Small enough for many runs.
 const SMALL: &str = r#"
 name = "small"
 title = "Readers on a card"
@@ -80,7 +80,7 @@ fn experiment_is_run_judged_and_comes_out_the_same_each_time() {
     let ratio = slow["ours"].as_f64().unwrap() / 2000.0 - 1.0;
     assert!((slow["error"].as_f64().unwrap() - ratio).abs() < 1e-9);
     let claim = &report["claims"][0];
-    // The box's middle is 225 us a page: there, slow is the faster one.
+    // The box's middle is 225 us per page: there, slow is faster.
     assert_eq!((&claim["holds"], &claim["id"]), (&false.into(), &"1".into()));
 
     let shown = text(&lab.ok(&["lab", "run", "small.toml"]).stdout);
@@ -293,13 +293,13 @@ fn ours_are_listed_and_shown_and_the_template_runs() {
     assert_eq!(report["rows"].as_array().unwrap().len(), 3 * (4 + 1));
 }
 
-/// The lines of the blocks of a kind in the guide, without what opens them.
+/// The lines of the guide's blocks of a kind, without the opening line.
 fn blocks(guide: &str, opening: &str) -> Vec<String> {
     let behind = guide.split(opening).skip(1);
     behind.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
 }
 
-/// What the guide shows is there, in its order; `...` stands for anything.
+/// Checks that the guide's output appears in order; `...` stands for any text.
 fn shows(said: &str, shown: &str) {
     let mut lines = said.lines().map(str::trim_end);
     for wanted in shown.lines().map(str::trim_end).filter(|line| *line != "..." && !line.is_empty())

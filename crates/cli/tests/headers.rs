@@ -1,4 +1,4 @@
-//! Headers that are not what they seem: reused disks, locks of others, odd keys, odd files.
+//! Unusual headers: reused disks, locks of other programs, odd keys, odd files.
 
 mod lab;
 
@@ -142,7 +142,7 @@ fn header_that_another_program_writes_is_not_read_and_readers_share_it() {
     flock(&other, FlockOperation::LockShared).unwrap();
     lab.ok(&["info", "vol"]);
     let _server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
-    // What is served is not what is locked.
+    // The served volume is not locked.
     flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
 
@@ -184,11 +184,11 @@ fn volume_with_an_empty_passphrase_opens_with_an_empty_line_or_file() {
     let dump = ["dump", "vol"];
     lab.ok(&[&dump[..], &["-d", "empty"]].concat());
     assert!(lab.fed(&dump, b"\n").status.success());
-    assert!(one_error(&lab.fed(&dump, b""), 1).contains("no passphrase or key to read"));
+    assert!(one_error(&lab.fed(&dump, b""), 1).contains("has no passphrase or key"));
     assert_eq!(lab.fed(&dump, b"x\n").status.code(), Some(2));
-    // To make such a volume is another thing.
+    // Making such a volume is refused.
     let said = lab.refused(&["format", "new", "--size", "20M", "-d", "empty"], 1);
-    assert!(said.contains("the passphrase is empty"), "{said}");
+    assert!(said.contains("an empty passphrase protects nothing"), "{said}");
     assert!(!lab.path("new").exists());
 }
 

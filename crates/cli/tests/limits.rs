@@ -1,5 +1,5 @@
-//! Where the time of requests goes, and who limits: what `bench`, `status` and `top` say of a slow
-//! device, a single worker and a slow client.
+//! Times by stage, and bottlenecks: the output of `bench`, `status` and `top` for a slow device, a
+//! single worker and a slow client.
 
 mod lab;
 
@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use lab::{Lab, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, text};
 use serde_json::Value;
 
-/// The server that every test has here, for a client.
+/// The server of every test, for a client.
 const URI: &str = "nbd+unix:///?socket=s";
 
 fn json(lab: &Lab, words: &[&str]) -> Value {
@@ -23,7 +23,7 @@ fn jobs(options: &str) -> impl Iterator<Item = &str> {
     ["--", "ioengine=libaio"].into_iter().chain(options.split(' '))
 }
 
-/// Jobs at the server's socket until it is dropped.
+/// Jobs at the server's socket, until it is dropped.
 struct Load(Child);
 
 impl Load {
@@ -43,14 +43,14 @@ impl Drop for Load {
     }
 }
 
-/// A file, and a table in which everything on it waits for so long.
+/// A file, and a table that delays all its requests by this time.
 fn delayed(lab: &Lab, ms: u32) -> [&'static str; 2] {
     lab.write("image", vec![0; SMALL_LEN_BYTES]);
     lab.write("slow.table", format!("0 {} delay image 0 {ms}\n", SMALL_LEN_BYTES / 512));
     ["--table", "slow.table"]
 }
 
-/// A volume whose cipher takes far longer than the way of the bytes to a client.
+/// A volume with a cipher that is far slower than the transport to a client.
 fn slow_cipher(lab: &Lab) {
     let size = (SMALL_DATA_OFFSET_BYTES + SMALL_LEN_BYTES as u64).to_string();
     let cipher = ["--cipher", "camellia-xts-plain64", "--key-size", "512"];
@@ -58,7 +58,7 @@ fn slow_cipher(lab: &Lab) {
     lab.ok(&words.into_iter().chain(SMALL).chain(cipher).collect::<Vec<_>>());
 }
 
-/// Stages of each kind that was sampled add up to the whole.
+/// The stages of each sampled kind add up to the whole.
 fn assert_adds_up(requests: &Value) {
     let number = |value: &Value| value.as_f64().unwrap();
     for kind in ["read", "write"] {
@@ -97,8 +97,8 @@ fn stages_add_up_to_the_total_of_a_server_under_load() {
     }
 }
 
-/// All of them name it: `bench` on the volume itself, `top` and `status` of a server under the same
-/// load.
+/// All of them name the same bottleneck: `bench` on the volume itself, `top` and `status` of a
+/// server under the same load.
 fn assert_limit(lab: &Lab, volume: &[&str], (load, passes): (&str, &str), party: &str) {
     let bench = ["bench", "--json"].iter().chain(volume).copied();
     let report = json(lab, &bench.chain(jobs(load)).chain([passes]).collect::<Vec<_>>());

@@ -1,5 +1,4 @@
-//! Files that commands write: what is there stays unless `--force` is said, and what is in use
-//! stays anyhow.
+//! Output files: existing files are kept unless `--force` is given, and files in use always.
 
 mod lab;
 
@@ -97,7 +96,7 @@ fn dump_is_private_and_overwrites_neither_unasked_nor_what_is_in_use() {
     assert!(lab.refused(&dump("served"), 5).contains("in use"));
     assert!(server.stop(Signal::TERM).success());
     assert!(fs::read(&served).unwrap() == before);
-    // A table lies on files that only the open volume knows.
+    // The files of a table are known only after the volume is open.
     let table = format!("0 8 linear {} 0\n", lab.write("data", [1; 4096]).display());
     lab.write("table", table);
     let onto_itself = ["dump", "--table", "table", "-o", "data", "--force"];
@@ -142,7 +141,7 @@ fn every_command_keeps_a_file_that_is_there_until_it_is_told_otherwise() {
             assert_ne!(text(&lab.read(name)), "mine", "{command:?}");
         }
     }
-    // No option makes them write over what they read.
+    // No option permits overwriting an input.
     for command in [
         &["report", "run.json", "-o", "run.json", "--force"][..],
         &["trace", "convert", "t.trace", "-o", "t.trace", "--force"],

@@ -1,5 +1,5 @@
-//! Several servers of one image, and a multipath line over them: they are killed, started again and
-//! stopped, and a client sees no error and no wrong byte.
+//! Several servers of one image, and a multipath line over them: the servers are killed, restarted
+//! and stopped, and a client sees no error and no wrong byte.
 
 mod lab;
 
@@ -20,11 +20,11 @@ const EIO: u32 = 5;
 /// A path, up to its socket. Only processes end here: the page cache keeps unflushed writes.
 const TRUSTED: &str = "nbd+unix:///?unflushed=trust&socket=";
 
-/// Features of the line over both, with others behind these.
+/// Features of the multipath line; others follow these.
 const BIO: &str = "queue_mode bio";
 const MQ: &str = "queue_mode mq";
 
-/// Two servers of one image, and one over both.
+/// Two servers of one image, and a server over both.
 struct Paths {
     lab: Lab,
     servers: [Option<Server>; 2],
@@ -37,7 +37,7 @@ impl Paths {
         Self::with_parameters(&format!("2 {mode}"), "")
     }
 
-    /// It waits.
+    /// I/O without a path waits.
     fn waiting(mode: &str) -> Self {
         Self::with_parameters(&format!("3 queue_if_no_path {mode}"), "")
     }
@@ -88,7 +88,7 @@ impl Paths {
         }
     }
 
-    /// Until a write waits in the multipath line.
+    /// Waits until a write waits in the multipath line.
     fn wait_for_parked(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         let asked = || text(&self.lab.ok(&["status", "--json", "ctl"]).stdout);
@@ -106,13 +106,13 @@ fn serve(lab: &Lab, socket: &str) -> Server {
     lab.serve(&["--table", "far.table", "--shared", "--socket", socket])
 }
 
-/// What a block holds after its write of this generation.
+/// Contents of a block after its write of this generation.
 fn content(block: u64, generation: u64) -> Vec<u8> {
     noise(BLOCK_BYTES, block << 32 | generation)
 }
 
-/// Writes block after block, again and again, until it is over and a generation is complete. Reads
-/// what it has written, and what it wrote before.
+/// Writes block after block, repeatedly, until `is_over` is set and a generation is complete. Reads
+/// new and earlier blocks.
 fn write_until(client: &mut Nbd, is_over: &AtomicBool, written: &AtomicU64) -> u64 {
     let mut number = 0;
     while !is_over.load(Ordering::Relaxed) || number % BLOCKS != 0 {
@@ -135,7 +135,7 @@ fn write_until(client: &mut Nbd, is_over: &AtomicBool, written: &AtomicU64) -> u
     number / BLOCKS - 1
 }
 
-/// What the image holds after a generation.
+/// Checks the image after a generation.
 fn check_image(lab: &Lab, generation: u64) {
     let image = lab.read("image");
     for (block, bytes) in (0..).zip(image.chunks(BLOCK_BYTES)) {
@@ -143,13 +143,13 @@ fn check_image(lab: &Lab, generation: u64) {
     }
 }
 
-/// Does `what` to the paths while a client writes and reads.
+/// Changes the paths with `what` while a client writes and reads.
 fn under_load(paths: &mut Paths, what: impl FnOnce(&mut Paths, &dyn Fn(u64))) {
     let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut client = paths.client();
     let generation = thread::scope(|scope| {
         let writer = scope.spawn(|| write_until(&mut client, &is_over, &written));
-        // Until so many more blocks are written.
+        // Waits until this many more blocks are written.
         let go_on = |blocks: u64| {
             let before = written.load(Ordering::Relaxed);
             while written.load(Ordering::Relaxed) < before + blocks {
@@ -175,7 +175,7 @@ fn either_server_may_be_killed_and_come_back() {
                 paths.kill(path);
                 go_on(100);
                 paths.start(path);
-                // A check finds it; then the other one may go.
+                // A path check finds it; then the other path may go.
                 paths.wait_for_status(&format!("socket={} A", ["a", "b"][path]));
                 go_on(100);
             }
@@ -318,7 +318,7 @@ fn server_that_is_killed_with_unflushed_writes_is_a_loss_unless_its_machine_is_t
         for generation in 0..4 {
             assert_eq!(client.write(0, &content(0, generation)), 0);
         }
-        // It goes one way, and stands for all.
+        // One path gets it, and it counts for all.
         assert_eq!(client.flush(), 0);
         paths.kill(0);
         paths.near.wait_for(&format!("blockyard: {uri}a: "));

@@ -1,4 +1,4 @@
-//! A disk that is on an NBD server: it is used as a file is, and its server may come and go.
+//! A disk on an NBD server: used like a file, while its server goes and returns.
 
 mod lab;
 
@@ -15,13 +15,13 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
 const EIO: u32 = 5;
 
-/// A server of the file `image` as it is, on the socket `far`.
+/// A server of the plain file `image`, on the socket `far`.
 fn far(lab: &Lab) -> Server {
     lab.write("far.table", format!("0 {} linear image 0\n", LEN_BYTES / 512));
     lab.serve(&["--table", "far.table", "--socket", "far"])
 }
 
-/// A server of a line over that, on the socket `near`.
+/// A server of a line over it, on the socket `near`.
 fn near(lab: &Lab, parameters: &str) -> Server {
     let len = LEN_BYTES / 512;
     lab.write("near.table", format!("0 {len} linear nbd+unix:///?socket=far{parameters} 0\n"));
@@ -80,14 +80,14 @@ fn disk_that_cannot_be_had_is_one_error() {
     assert!(lab.refused(&format, 1).contains("on a server"));
 }
 
-/// What a block holds after its write of this generation.
+/// Contents of a block after its write of this generation.
 fn content(block: u64, generation: u64) -> Vec<u8> {
     noise(BLOCK_BYTES, block << 32 | generation)
 }
 
 #[test]
 fn server_that_is_killed_and_comes_back_is_waited_for() {
-    // Only its process ends: the page cache of the machine keeps what it had not flushed.
+    // Only the process ends: the page cache of the machine keeps its unflushed writes.
     for parameters in ["&unflushed=trust", "&unflushed=trust&connections=3"] {
         let lab = Lab::new();
         lab.write("image", vec![0; LEN_BYTES]);
@@ -143,7 +143,7 @@ fn server_that_is_killed_with_unflushed_writes_fails_the_next_flush() {
     let mut near = near(&lab, "");
     let mut client = Nbd::open(&lab.path("near"));
     let uri = "blockyard: nbd+unix:///?socket=far";
-    // What is flushed is not lost with it.
+    // Flushed data is not lost with it.
     assert_eq!(client.write(0, &content(0, 0)), 0);
     assert_eq!(client.flush(), 0);
     server.stop(Signal::KILL);
@@ -151,7 +151,7 @@ fn server_that_is_killed_with_unflushed_writes_fails_the_next_flush() {
     near.wait_for(&format!("{uri}: connected"));
     assert_eq!(client.write(0, &content(0, 1)), 0);
     assert_eq!(client.flush(), 0);
-    // What is not, may be.
+    // Unflushed data may be.
     assert_eq!(client.write(0, &content(0, 2)), 0);
     server.stop(Signal::KILL);
     near.wait_for(&format!("{uri}: the server was lost with 4096 acknowledged unflushed bytes"));
@@ -187,7 +187,7 @@ fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
     assert_eq!(client.write(0, &content(0, 2)), 0);
     assert_eq!(client.flush(), 0);
     assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
-    // A stop does not wait for a server that is away.
+    // A stop does not wait for an unreachable server.
     server.stop(Signal::KILL);
     assert_eq!(near.stop(Signal::TERM).code(), Some(1));
 }
@@ -225,7 +225,7 @@ fn holes_of_a_blank_disk_on_a_server_are_not_read() {
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         status["devices"][0]["reads"]["bytes"].as_u64().unwrap()
     };
-    // Data behind a hole is found all the same.
+    // Data after a hole is found too.
     std::os::unix::fs::FileExt::write_all_at(&blank, b"x", 5 << 30).unwrap();
     assert!(lab.refused(&format, 5).contains("holds data"));
     blank.set_len(5 << 30).unwrap();

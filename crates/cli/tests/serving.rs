@@ -1,4 +1,4 @@
-//! The server: doors, exports, configuration, readiness and the stop.
+//! The server: sockets, exports, configuration, readiness and the stop.
 
 mod lab;
 
@@ -17,7 +17,7 @@ fn info(lab: &Lab, uri: &str) -> Value {
     serde_json::from_slice(&lab.ok(&["info", "--json", uri]).stdout).unwrap()
 }
 
-/// The URIs that the last line of a server names.
+/// The URIs in a server's last line.
 fn uris(server: &Server) -> Vec<String> {
     let line = server.said.last().unwrap();
     line.split(" at ").nth(1).unwrap().split(" and ").map(str::to_owned).collect()
@@ -279,7 +279,7 @@ fn terminal_that_is_closed_stops_the_server_in_order() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
-/// The server, started under a limit of the shell's `ulimit`.
+/// The server, started with a limit of the shell's `ulimit`.
 fn limited(lab: &Lab, limit: &str) -> Command {
     let script = format!(r#"ulimit {limit}; exec "$0" serve vol -d pass --socket s --control c"#);
     let mut shell = Command::new("sh");
@@ -289,7 +289,7 @@ fn limited(lab: &Lab, limit: &str) -> Command {
 
 #[test]
 fn write_beyond_the_file_size_limit_fails_and_the_server_goes_on() {
-    // On a disk: a mapping of a file in memory knows no such limit.
+    // On a disk: a mapping of a file in memory has no such limit.
     let lab = Lab::new();
     lab.volume("vol");
     // Blocks of 512 bytes: the second half of the volume is beyond.
@@ -319,7 +319,7 @@ fn log_that_nobody_reads_any_more_ends_no_connection() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Connects, and reads if it is let in; whether it was.
+/// Connects, and reads if served; returns the stream if so.
 fn is_served(lab: &Lab) -> Option<UnixStream> {
     let mut stream = UnixStream::connect(lab.path("s")).ok()?;
     stream.read_exact(&mut [0; 18]).ok()?;
@@ -339,7 +339,7 @@ fn memory_that_is_short_refuses_a_client_and_ends_no_server() {
     lab.volume("vol");
     let mut started = 0;
     for limit_kib in (60_000..=280_000).step_by(20_000) {
-        // Below the least the server itself says that it cannot start.
+        // Below the minimum the server itself reports that it cannot start.
         let mut child = limited(&lab, &format!("-v {limit_kib}"));
         let mut child = child.stderr(std::process::Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
@@ -372,7 +372,7 @@ fn silent_clients_give_up_their_descriptors_to_others() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
-/// A connection takes more descriptors than its socket: the silent ones must leave some.
+/// A connection takes more descriptors than its socket: silent clients must leave some.
 #[test]
 fn silent_clients_leave_descriptors_for_connections() {
     let lab = Lab::new();
@@ -406,7 +406,7 @@ fn clients_are_told_to_write_whole_sectors_where_a_torn_one_would_be_garbage() {
         let info = lab.ok(&["info", "--json", "nbd+unix:///?socket=s"]).stdout;
         let told = format!("\"minimum_bytes\": {minimum}");
         assert!(text(&info).contains(&told), "{volume} {more:?}: {}", text(&info));
-        // A client that has not asked writes what it likes.
+        // A client that does not ask for the minimum may use any size.
         let mut client = Nbd::open(&lab.path("s"));
         assert_eq!(client.write(1000, &[7; 100]), 0);
         assert_eq!(client.read(1000, 100), [7; 100]);

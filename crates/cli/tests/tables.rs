@@ -1,5 +1,5 @@
-//! `blockyard table`: what it prints is what the kernel showed for the same volume, and serves the
-//! same bytes. The volumes are cryptsetup's and QEMU's (`testdata/volumes`).
+//! `blockyard table`: the output is the kernel's for the same volume, and serves the same bytes.
+//! The volumes are cryptsetup's and QEMU's (`testdata/volumes`).
 
 mod lab;
 
@@ -20,7 +20,7 @@ fn unpack(lab: &Lab, packed: &str, name: &str) {
     lab.write(name, output.stdout);
 }
 
-/// A volume of the corpus as `vol`, and the words and the standard input that open it.
+/// A volume of the corpus as `vol`, and the words and standard input to open it.
 fn opened(lab: &Lab, entry: &Value) -> (Vec<String>, Vec<u8>) {
     unpack(lab, entry["image"].as_str().unwrap(), "vol");
     let mut words = vec!["vol".to_owned()];
@@ -74,7 +74,7 @@ fn table_of_foreign_volumes_is_the_kernels_and_serves_the_same_bytes() {
         if let Some(kernel) = entry["dm_table"].as_str() {
             let mut wanted: Vec<String> = kernel.split(' ').map(str::to_owned).collect();
             if let Some(key) = entry["volume_key_hex"].as_str() {
-                // LUKS2 keeps it in the kernel's keyring.
+                // LUKS2 has it in the kernel's keyring.
                 wanted[4] = key.into();
             }
             wanted[6] = device;

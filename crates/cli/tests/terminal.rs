@@ -1,4 +1,4 @@
-//! A person at a terminal: a pseudo-terminal whose other end is the test.
+//! Commands at a terminal: a pseudo-terminal whose other end is the test.
 
 mod lab;
 
@@ -34,7 +34,7 @@ impl Session {
         Self { child, person: controller.into(), terminal, screen: String::new() }
     }
 
-    /// Reads the screen until a text appears on it that was not there before.
+    /// Reads the screen until a text appears on it.
     fn expect(&mut self, wanted: &str) {
         let seen = self.screen.len();
         let mut bytes = [0; 256];
@@ -53,7 +53,7 @@ impl Session {
         let modes = tcgetattr(&self.terminal).unwrap().local_modes;
         let normal = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
         assert!(modes.contains(normal), "the terminal is left as {modes:?}");
-        // A mark of ours: what comes before it is all that the command has said.
+        // A mark: all output of the command precedes it.
         self.terminal.write_all(b"-- end --").unwrap();
         self.expect("-- end --");
         (status, self.screen)

@@ -1,5 +1,5 @@
-//! A trace from a server's bios to a replay: recorded, shown, played on a file, on nothing and in
-//! the lab.
+//! A trace from a server's bios to a replay: recorded, shown, played on a file, on a null device
+//! and in the lab.
 
 mod lab;
 
@@ -12,7 +12,7 @@ use lab::{Lab, noise, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A world without a crypt target: what is replayed reaches its queue as it is.
+/// A simulated machine without a crypt target: the replayed bios reach its queue unchanged.
 const WORLD: &str = r#"
 name = "world"
 title = "a disk"
@@ -31,7 +31,7 @@ fn json(lab: &Lab, words: &[&str]) -> Value {
     serde_json::from_slice(&lab.ok(words).stdout).unwrap()
 }
 
-/// Two clients: a sequential writer that flushes, and a reader that jumps about.
+/// Two clients: a sequential writer that flushes, and a random reader.
 fn clients_work(lab: &Lab) {
     let mut clients = [Nbd::open(&lab.path("s")), Nbd::open(&lab.path("s"))];
     for number in 0..20u64 {
@@ -41,7 +41,7 @@ fn clients_work(lab: &Lab) {
     assert_eq!(clients[0].flush(), 0);
 }
 
-/// What must be the same in two summaries: operations, sizes, order, submitters.
+/// Figures that must be equal in two summaries: operations, sizes, order, submitters.
 fn nature(summary: &Value) -> Vec<Value> {
     let ops = summary["ops"].as_array().unwrap().iter().map(|op| {
         let keys = ["op", "bios", "bytes", "sequential", "sync", "sizes", "not_ended", "errors"];
@@ -107,7 +107,7 @@ fn what_is_recorded_under_a_server_is_the_same_when_it_is_replayed() {
     assert_ne!(json(&lab, &[&replay[..], &other].concat())["target"], first["target"]);
 }
 
-/// No percentile is behind the longest.
+/// No percentile exceeds the maximum.
 fn assert_percentiles_within(told: &Value) {
     let ops = told["ops"].as_array().unwrap().iter();
     for times in ops.map(|op| &op["latency_ns"]).chain(told.get("late_ns")) {
@@ -186,7 +186,7 @@ fn what_cannot_be_replayed_says_why() {
         (["--null", "--output", "new.trace"], "--output", 1),
         (["--null", "--set", "device.kind=flash"], "--set", 1),
         (["--lab=world.toml", "--output", "no/new.trace"], "the folder no", 1),
-        (["--lab=world.toml", "--output", "bad.trace"], "is there already", 5),
+        (["--lab=world.toml", "--output", "bad.trace"], "exists already", 5),
     ] {
         let output = lab.run(&[&["replay", "a.trace"], &words[..]].concat());
         let said = text(&output.stderr);

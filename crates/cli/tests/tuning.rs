@@ -1,4 +1,4 @@
-//! `blockyard tune`: settings found by measuring.
+//! `blockyard tune`: finds settings by measuring.
 
 mod lab;
 
@@ -40,7 +40,7 @@ fn volume_is_tuned_without_a_write_and_the_result_is_a_configuration() {
     assert!(server.stop(Signal::TERM).success());
     // It is not overwritten.
     let error = lab.refused(&words.into_iter().chain(["-w", "lone"]).collect::<Vec<_>>(), 5);
-    assert!(error.contains("tuned.toml: is there already"), "{error}");
+    assert!(error.contains("tuned.toml: exists already"), "{error}");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn jobs_that_write_need_leave_and_a_workload_is_needed() {
     assert!(error.contains("--workload"), "{error}");
     let error = lab.refused(&["tune", "vol", "-d", "pass", "-w", "vms"], 1);
     assert!(error.contains("vm, database"), "{error}");
-    // What could not be written in the end, and what would change nothing.
+    // Unwritable outputs, and settings without effect.
     for (words, wanted) in [
         (["-O", "no/found.toml"], "the folder no"),
         (["--html", "no/page.html"], "the folder no"),

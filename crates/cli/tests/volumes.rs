@@ -1,4 +1,4 @@
-//! Volumes made, filled, read and refused by the binary.
+//! Volumes created, filled, read and refused by the binary.
 
 mod lab;
 
@@ -120,7 +120,7 @@ fn key_comes_from_part_of_a_file_from_stdin_or_from_a_descriptor() {
     words.extend(["--keyfile-size", &len]);
     lab.ok(&words);
     lab.refused(&part, 2);
-    // A key file is exact: the newline belongs to it. A piped passphrase ends there.
+    // A key file is exact: the newline is part of it. A piped passphrase ends there.
     lab.write("line", format!("{PASSPHRASE}\n"));
     lab.refused(&["dump", "vol", "-d", "line"], 2);
     let line = format!("{PASSPHRASE}\nnot this");
@@ -177,7 +177,7 @@ fn load_of_more_than_fits_writes_nothing() {
     let said = lab.refused(&["load", "vol", "-i", "in", "-d", "pass"], 1);
     assert!(said.contains("1048577") && said.contains("1048576"), "{said}");
     assert!(fs::read(&volume).unwrap() == before);
-    // A pipe does not tell its length: it is refused where the volume ends.
+    // A pipe has no length: it is refused at the volume's end.
     let piped = lab.fed(&["load", "vol", "-d", "pass"], &noise(SMALL_LEN_BYTES + 1, 7));
     assert!(one_error(&piped, 1).contains("longer"));
     let said = lab.refused(&["load", "vol", "-i", "vol", "-d", "pass"], 1);
@@ -208,7 +208,7 @@ fn load_from_standard_input_does_not_take_the_passphrase_from_there() {
     let lab = Lab::new();
     let volume = lab.volume("vol");
     let before = fs::read(&volume).unwrap();
-    // Without a controlling terminal there is nobody to ask.
+    // Without a controlling terminal, nobody can be asked.
     let mut command = std::process::Command::new("setsid");
     command.args(["--wait", env!("CARGO_BIN_EXE_blockyard"), "load", "vol"]);
     command.current_dir(lab.path("")).stdin(File::open(lab.path("pass")).unwrap());
@@ -239,7 +239,7 @@ fn format_over_something_needs_to_be_told() {
     words.extend(SMALL);
     lab.ok(&words);
     assert!(fs::read(&volume).unwrap() != old);
-    // Zeros are nothing that anybody would miss.
+    // Zeros are overwritten without confirmation.
     lab.write("zeros", vec![0; 2 << 20]);
     words[1] = "zeros";
     words.remove(2);
@@ -362,7 +362,7 @@ fn plain_volume_reads_back_with_its_parameters_and_only_with_them() {
     assert!(lab.ok(&words("dump", &range)).stdout == plaintext);
     let other = lab.ok(&words("dump", &["--offset", "16", "-p", "33", "-b", "8"])).stdout;
     assert!(other.len() == plaintext.len() && other != plaintext);
-    // A table says the same.
+    // A table gives the same.
     let key: String = noise(64, 10).iter().map(|byte| format!("{byte:02x}")).collect();
     lab.write("table", format!("0 8 crypt aes-xts-plain64 {key} 32 vol 16\n"));
     assert!(lab.ok(&["dump", "--table", "table"]).stdout == plaintext);

@@ -20,20 +20,20 @@ impl Clock {
     }
 }
 
-/// `Instant` without the arithmetic on seconds, which costs as much as a third of the look at the
-/// clock: it is done twice for each request.
+/// `Instant` without its arithmetic on seconds, which costs a third of a clock reading: each
+/// request reads the clock twice.
 fn since_boot() -> Nanos {
     let now = clock_gettime(ClockId::Monotonic);
     let ns = now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000);
     Nanos(ns.wrapping_add(now.tv_nsec.cast_unsigned()))
 }
 
-/// Closed, open, closed for good.
+/// State of a gate.
 #[derive(Debug, Default)]
 enum State {
     #[default]
     Waiting,
-    /// Since then.
+    /// Open since this time.
     Running(Nanos),
     Stopped,
 }
@@ -50,19 +50,19 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All tasks start.
+    /// Starts all tasks.
     pub(super) fn open(&self, now: Nanos) {
         *self.state() = State::Running(now);
         self.changed.notify_all();
     }
 
-    /// Nothing more is started.
+    /// Stops the start of further work.
     pub(super) fn stop(&self) {
         *self.state() = State::Stopped;
         self.changed.notify_all();
     }
 
-    /// When all tasks have started; none if they do not.
+    /// The time when all tasks have started; `None` if they do not start.
     pub(super) fn wait_for_start(&self) -> Option<Nanos> {
         let closed = |state: &mut State| matches!(state, State::Waiting);
         let state = self.changed.wait_while(self.state(), closed);
@@ -76,7 +76,7 @@ impl Gate {
         matches!(*self.state(), State::Stopped)
     }
 
-    /// Sleeps; in the background, no longer than until the stop.
+    /// Sleeps; with `until_stop`, at most until the stop.
     pub(super) fn sleep(&self, pause: Nanos, until_stop: bool) {
         let pause = Duration::from_nanos(pause.0);
         if until_stop {

@@ -61,28 +61,28 @@ pub use crate::{PipelineChoice, Scheduling};
 pub use tally::{Moved, Tally};
 pub use target::{Place, Target};
 
-/// For every report of a run on a [`Target`].
+/// Notice for every report of a run on a [`Target`].
 pub const NO_PAGE_CACHE: &str =
-    "no page cache: what the program's buffered writes did in memory goes to the disk here";
+    "no page cache: the program's buffered writes go directly to the disk";
 
-/// The outcome of a run, beside the measurements of the program.
+/// Result of a run, beside the measurements of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// As on the command line.
+    /// Elevator in the form of the command line.
     pub elevator: String,
-    /// From the start of the first phase to the end of the last.
+    /// Time from the start of the first phase to the end of the last.
     pub ended: Nanos,
-    /// CPU time and switches of all threads but the tasks' own: workers, threads of devices, the
-    /// caller.
+    /// CPU time and context switches of all threads except the tasks' own: workers, threads of
+    /// devices, the caller.
     pub beside: Usage,
 }
 
 impl Target {
-    /// Runs a program to its end. Its files have these lengths, by their numbers.
+    /// Runs a program to its end. `file_lens_bytes` are the lengths of its files.
     ///
     /// # Errors
-    /// When the place is too small, of another kind or in use, when it has data and
-    /// [`Target::may_destroy`] is false, and when a call of the program fails.
+    /// The place is too small, of another kind or in use; it has data and [`Target::may_destroy`]
+    /// is false; or a call of the program fails.
     pub fn run<P: Program>(
         &self,
         file_lens_bytes: &[u64],
@@ -97,11 +97,11 @@ impl Target {
     }
 }
 
-/// Runs a program to its end on a volume, which is its only file. The data of the volume is the
-/// file's. Another thread may look at the tally meanwhile.
+/// Runs a program to its end on a volume, which is its only file, with the volume's data. Another
+/// thread may watch the tally meanwhile.
 ///
 /// # Errors
-/// When a call of the program fails.
+/// A call of the program fails.
 pub fn run<P: Program>(volume: &Volume, program: &mut P, tally: &Tally) -> Result<(), Error> {
     contained(|| run_phases(volume, &Files::whole(volume), program, tally).map(|_| ()))
 }
@@ -118,15 +118,15 @@ pub fn surroundings(device_bytes: u64) -> Surroundings<'static> {
     }
 }
 
-/// A volume that keeps nothing: its bios end at once.
+/// A volume that stores nothing: its bios end immediately.
 ///
 /// # Errors
-/// When the settings do not fit.
+/// The settings do not fit.
 pub fn null(sectors: u64, settings: &VolumeOptions) -> Result<Volume, Error> {
     target::of_table(&format!("0 {sectors} null 2 discard:1 stale_reads:1"), settings)
 }
 
-/// Runs a program to its end, and returns when that was, and the usage beside its tasks.
+/// Runs a program to its end; returns the end, and the usage of other threads.
 fn run_phases<P: Program>(
     volume: &Volume,
     files: &Files,
@@ -148,15 +148,15 @@ fn run_phases<P: Program>(
     Ok((clock.now(), Usage::of_process().since(before).since(of_tasks)))
 }
 
-/// A phase that has ended.
+/// An ended phase.
 struct Ended<T> {
     started: Nanos,
     ended: Nanos,
-    /// Background behind the others.
+    /// Tasks, background tasks last.
     tasks: Vec<T>,
-    /// By their threads.
+    /// Usage of their threads.
     used: Usage,
-    /// The first call of a task that went wrong.
+    /// The first failed call of a task.
     failed: Option<FailedCall>,
 }
 
@@ -219,7 +219,7 @@ fn run_phase<T: Task + Send>(
     })
 }
 
-/// However the phase ends, no thread is left waiting.
+/// Stops the phase in any case, so that no thread keeps waiting.
 struct StopAtEnd<'a>(&'a Gate);
 
 impl Drop for StopAtEnd<'_> {
@@ -228,7 +228,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// A panic of a task is a panic of the run.
+/// Propagates a panic of a task.
 fn join<R>(thread: ScopedJoinHandle<'_, R>) -> R {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

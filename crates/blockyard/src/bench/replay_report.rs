@@ -1,4 +1,4 @@
-//! The outcome of a replay as text and as JSON: bios in, bios out, and their times.
+//! Results of a replay as text and as JSON: submitted and completed bios, and their times.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ fn recorded(summary: &Summary, name: &str) -> Option<f64> {
     (op.latency.count() > 0).then(|| op.latency.mean_ns())
 }
 
-/// As text. The place stands in front, unless it is empty.
+/// Results as text, with the place at the start, unless it is empty.
 #[must_use]
 pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     let summary = Summary::of(trace);
@@ -53,7 +53,7 @@ pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     let bytes = replay.counted().values().map(|one| one.out_bytes).sum::<u64>();
     let verdict = match replay.is_complete() {
         true => "requests in = requests out, bytes too",
-        false => "NOT all that came in went out",
+        false => "requests in and requests out DIFFER",
     };
     let _ = writeln!(text, "\n{verdict}: {}", human_size(bytes));
     if replay.late().count() > 0 {
@@ -66,7 +66,7 @@ pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     text
 }
 
-/// How many bios failed, and the first of them; `None` if all went well.
+/// The number of failed bios and the first of them; `None` without failures.
 #[must_use]
 pub fn failed(replay: &Replay) -> Option<String> {
     let Failed { op, offset_bytes, len_bytes, error, .. } = replay.first_failed()?;

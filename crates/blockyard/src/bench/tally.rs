@@ -1,19 +1,19 @@
 //! The I/O that tasks have started so far, for a thread that watches them.
 //!
-//! Each task counts for itself, in a cache line of its own; only the sum is shared.
+//! Each task counts for itself, in a separate cache line; only the sum is shared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blockyard_engine::bio::Op;
 
-/// The I/O that the tasks of a program have started so far. Any thread may look at it.
+/// The I/O that the tasks of a program have started so far. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct Tally {
     tasks: Mutex<Vec<Arc<TaskTally>>>,
 }
 
-/// Of one task, which alone writes it.
+/// Counts of one task, written only by its thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct TaskTally {
@@ -23,7 +23,7 @@ pub(super) struct TaskTally {
     written_bytes: AtomicU64,
 }
 
-/// A look at a [`Tally`].
+/// A snapshot of a [`Tally`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Reads.
@@ -37,14 +37,14 @@ pub struct Moved {
 }
 
 impl Tally {
-    /// Of a task that starts now.
+    /// The counts of a new task.
     pub(super) fn task(&self) -> Arc<TaskTally> {
         let task = Arc::<TaskTally>::default();
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&task));
         task
     }
 
-    /// All tasks together.
+    /// The sum of all tasks.
     #[must_use]
     pub fn moved(&self) -> Moved {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! The target of a program: memory, a file or a block device, cut into the program's files.
+//! The target of a program: memory, a file or a block device, divided into the program's files.
 //!
-//! A file that was not there is removed afterwards. Data is overwritten only if
-//! [`Target::may_destroy`] allows it; a block device that is in use (a mounted file system), never.
+//! A created file is removed afterwards. Data is overwritten only if [`Target::may_destroy`] allows
+//! it; a block device in use (a mounted file system), never.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -24,33 +24,32 @@ const REGION_BYTES: u64 = 4096;
 /// A disk made for one run of a program.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where its bytes go.
+    /// Place of the data.
     pub place: Place,
-    /// Data of the file or block device may be overwritten.
+    /// Permission to overwrite data of the file or block device.
     pub may_destroy: bool,
-    /// The queue above it.
+    /// Queue and elevator above it.
     pub scheduling: Scheduling,
-    /// The pipeline of a crypt target with a random key; `None` is without encryption.
+    /// Pipeline of a crypt target with a random key; `None` means no encryption.
     pub pipeline: Option<PipelineChoice>,
 }
 
-/// Where the bytes go.
+/// Place of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Memory that is given back afterwards; as much as the program's files need, or this much.
+    /// Memory, released afterwards; as long as the program's files, or of this length.
     Memory {
         /// Its length.
         len_bytes: Option<u64>,
     },
-    /// Nowhere: the target `null`, as long as the program's files.
+    /// The target `null`, which stores nothing, as long as the program's files.
     Null {
         /// Arguments of the table line.
         args: String,
-        /// Requests reach it as the one path of a multipath line.
+        /// Requests reach it through a multipath line with one path.
         is_stacked: bool,
     },
-    /// A file or block device. A file that is not there, or empty, gets the length that the
-    /// program's files need.
+    /// A file or block device. A missing or empty file gets the length of the program's files.
     Path(PathBuf),
 }
 
@@ -63,7 +62,7 @@ pub(super) struct Region {
 
 /// The program's files on a volume.
 pub(super) struct Files {
-    /// By the number of the file.
+    /// Regions by number of the file.
     pub(super) regions: Vec<Region>,
     /// [`Call::Layout`](blockyard_workload::program::Call::Layout) writes the file.
     pub(super) lays_out: bool,
@@ -78,14 +77,14 @@ pub(super) struct Opened {
 }
 
 impl Target {
-    /// Opens it for files of these lengths.
+    /// Opens the target for files of these lengths.
     pub(super) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Error> {
         let (regions, needed_bytes) = regions(file_lens_bytes)?;
         let (file, claim) = match &self.place {
             Place::Null { args, is_stacked } => {
                 let table = null_table(args, *is_stacked, needed_bytes.div_ceil(512));
                 let settings = self.settings();
-                // Nothing is kept.
+                // Nothing is stored.
                 let files = Files { regions, lays_out: false };
                 return Ok(Opened {
                     volume: of_table(&table, &settings)?,
@@ -103,8 +102,8 @@ impl Target {
                 let claim = Claim::of(path, self.may_destroy, needed_bytes)?;
                 let file = DeviceFile::open(path, Access::ReadWrite, true)?.as_device();
                 check_fits(&path.display().to_string(), file.len_bytes(), needed_bytes)?;
-                // What was made goes by its descriptors alone from here on: however the run ends,
-                // by Ctrl-C too, nothing is left.
+                // A created file has no name from here on, so that nothing is left after any end of
+                // the run, including Ctrl-C.
                 (file, claim.without_name())
             }
         };
@@ -154,14 +153,14 @@ fn null_table(args: &str, is_stacked: bool, sectors: u64) -> String {
 }
 
 impl Files {
-    /// A volume that is the program's only file.
+    /// A volume as the program's only file.
     pub(super) fn whole(volume: &Volume) -> Self {
         let regions = vec![Region { start_bytes: 0, len_bytes: volume.len() }];
         Self { regions, lays_out: false }
     }
 }
 
-/// AES-XTS under a key that nobody knows and that is gone afterwards.
+/// AES-XTS with a random key that is never stored.
 fn any_key() -> Result<CryptParams, Error> {
     let mut key = SecretBytes::zeroed(64);
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(key.as_mut_slice()));
@@ -178,7 +177,7 @@ fn any_key() -> Result<CryptParams, Error> {
     })
 }
 
-/// The files one behind the other, and the end of the last.
+/// The regions of the files in order, and the end of the last.
 fn regions(file_lens_bytes: &[u64]) -> Result<(Vec<Region>, u64), Error> {
     let mut end = Some(0u64);
     let mut regions = Vec::new();
@@ -205,7 +204,7 @@ fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Erro
     Err(Error::place(&place, problem))
 }
 
-/// Memory that is full brings other programs to their end, not this one.
+/// Refuses more memory than is available, because the system would kill other programs.
 pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> Result<(), Error> {
     match available_bytes {
         Some(available) if len_bytes > available => {
@@ -221,12 +220,12 @@ pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> R
     }
 }
 
-/// Memory that can be had without swapping (`MemAvailable`), if the system says so.
+/// Memory available without swapping (`MemAvailable`), if the system reports it.
 pub(super) fn available_bytes() -> Option<u64> {
     meminfo_bytes("MemAvailable:")
 }
 
-/// All memory there is, if the system says so.
+/// Total memory, if the system reports it.
 pub(super) fn memory_bytes() -> Option<u64> {
     meminfo_bytes("MemTotal:")
 }
@@ -237,16 +236,16 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A hold on the place, undone when it is dropped.
+/// A claim of the place, released by the drop.
 enum Claim {
     Nothing,
-    /// An exclusive descriptor of a block device: nobody can mount it meanwhile.
+    /// An exclusive descriptor of a block device, which prevents mounting.
     Device {
         _exclusive: File,
     },
-    /// The file was not there.
+    /// A created file.
     Made(PathBuf),
-    /// The file was empty.
+    /// A file that was empty.
     Lengthened(File),
 }
 
@@ -300,14 +299,14 @@ impl Claim {
 }
 
 impl Claim {
-    /// Takes the name of a file that was made from its folder.
+    /// Removes the name of a created file.
     fn without_name(self) -> Self {
         if matches!(self, Self::Made(_)) { Self::Nothing } else { self }
     }
 }
 
 impl Drop for Claim {
-    /// What cannot be undone stays: it is only room.
+    /// If this fails, only an allocated file is left.
     fn drop(&mut self) {
         match self {
             Self::Nothing | Self::Device { .. } => {}

@@ -1,18 +1,19 @@
-//! A task's calls, executed: each at once or past the page cache, as direct I/O of its length.
+//! Executes the calls of a task, all as direct I/O of the given length.
 //!
-//! | call | here |
+//! | call | execution |
 //! |---|---|
-//! | `Read`, `Write` | direct I/O of the pages that it touches, and the task waits for it |
-//! | `Fsync` | a flush; what was written is at the device already |
-//! | `Submit`, `Reap`, `ReapBefore` | as they are |
-//! | `Layout` | the file is written once: reading holes costs nothing. A volume stays as it is |
-//! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
-//! | `Priority` | of what its client submits from then on |
+//! | `Read`, `Write` | direct I/O of the touched pages; the task waits |
+//! | `Fsync` | a flush; written data is already at the device |
+//! | `Submit`, `Reap`, `ReapBefore` | unchanged |
+//! | `Layout` | writes the file once, because reading holes costs nothing; a volume stays unchanged
+//! |
+//! | `Create`, `Open`, `Close` | no effect: each file is a part of the target |
+//! | `Priority` | sets the priority of the client's later requests |
 //! | `Sleep` | real |
-//! | `Usage` | what the kernel counts for the task's thread ([`usage_of_this_thread`]) |
+//! | `Usage` | resource usage of the task's thread ([`usage_of_this_thread`]) |
 //!
-//! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
-//! flushes often. A direct write is waited for.
+//! A buffered write is marked like the kernel's write-back: asynchronous, unless its task flushes
+//! often. A direct write is synchronous.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::gate::{Clock, Gate};
 use super::tally::TaskTally;
 use super::target::{Files, Region};
 
-/// Buffered I/O goes in whole pages.
+/// Buffered I/O consists of whole pages.
 const PAGE_BYTES: u64 = 4096;
 /// Length of each write of [`Call::Layout`].
 const LAYOUT_BYTES: u64 = 1 << 20;
@@ -37,44 +38,44 @@ const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
 
-/// A call that went wrong.
+/// A failed call.
 #[derive(Clone, Debug)]
 pub(super) struct FailedCall {
     pub(super) call: Call,
     pub(super) error: i32,
 }
 
-/// As a program knows it.
+/// The usage of this thread for a program.
 fn usage_of_this_thread() -> Usage {
     let used = blockyard_host::usage::Usage::of_this_thread();
     let blockyard_host::usage::Usage { user, system, voluntary, involuntary } = used;
     Usage { user, system, switches: voluntary + involuntary, voluntary, involuntary }
 }
 
-/// One task at work.
+/// A running task.
 pub(super) struct Worker<'a> {
     pub(super) client: Client,
     pub(super) files: &'a Files,
     pub(super) clock: Clock,
     pub(super) gate: &'a Gate,
-    /// It runs beside the others, and is stopped when they have ended.
+    /// Background tasks run beside the others, and are stopped after their end.
     pub(super) is_background: bool,
     pub(super) tally: Arc<TaskTally>,
-    /// The first, unless the task counts them.
+    /// The first failed call, unless the task counts failures.
     pub(super) failed: Option<FailedCall>,
-    /// Ended, and not yet reaped.
+    /// Ended requests that were not reaped.
     pub(super) done: VecDeque<Done>,
     /// Emptied after each use; kept for its memory.
     pub(super) reaped: Vec<Reaped>,
-    /// When it last looked at the clock.
+    /// Time of the last clock reading.
     pub(super) now: Nanos,
-    /// For so many calls that submit or reap it looks once, and so many are left of them.
+    /// Number of submit and reap calls per clock reading, and the rest until the next.
     pub(super) calls_per_look: u32,
     pub(super) stale: u32,
 }
 
 impl Worker<'_> {
-    /// Runs the task to its end, and says when that was.
+    /// Runs the task to its end; returns the end.
     pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
         let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
         let goes_nowhere = task.goes_nowhere();
@@ -98,7 +99,7 @@ impl Worker<'_> {
                 self.failed.get_or_insert(FailedCall { call, error });
             }
             now = match call {
-                // It looked when it had what there was.
+                // The clock was read when the requests had ended.
                 Call::Reap { .. } => self.now,
                 Call::Submit { .. } => self.glance(),
                 _ => self.look(),
@@ -108,14 +109,14 @@ impl Worker<'_> {
         if task.counts_errors() {
             self.failed = None;
         }
-        // Memory in flight is the device's: a task that was stopped waits for it too.
+        // A stopped task waits too, because the device uses the memory in flight.
         self.client.wait(self.client.in_flight(), &mut self.done);
         self.done.clear();
         ended
     }
 
     fn execute(&mut self, call: Call, content: Option<&mut dyn Content>) -> Result<(), i32> {
-        // A read of the task may end during any call, and is verified there.
+        // A read of the task may end during any call, and is verified then.
         let mut known = Known(content);
         match call {
             Call::Create(file) | Call::Open(file) | Call::Close(file) => {
@@ -158,7 +159,7 @@ impl Worker<'_> {
                 Ok(())
             }
             Call::Usage => Ok(()),
-            Call::Exit => unreachable!("the caller has seen to it"),
+            Call::Exit => unreachable!("handled by the caller"),
         }
     }
 
@@ -167,8 +168,8 @@ impl Worker<'_> {
         self.now
     }
 
-    /// A look at the clock, once for so many calls: it is a tenth of a request on a device that
-    /// ends it at once.
+    /// Reads the clock once per several calls: a reading costs a tenth of a request on an immediate
+    /// device.
     fn glance(&mut self) -> Nanos {
         match self.stale {
             0 => {
@@ -182,7 +183,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What a call brings that goes nowhere.
+    /// The result of a call without I/O.
     fn answer(&mut self, call: Call) -> Result<(), i32> {
         match call {
             Call::Submit { id, .. } => {
@@ -209,7 +210,7 @@ impl Worker<'_> {
         self.files.regions.get(file.0 as usize).copied().ok_or(EINVAL)
     }
 
-    /// Where a range of a file lies on the target.
+    /// The position of a file's range on the target.
     fn place(&self, file: FileId, offset_bytes: u64, len_bytes: u64) -> Result<u64, i32> {
         let region = self.region(file)?;
         let end = offset_bytes.checked_add(len_bytes).filter(|end| *end <= region.len_bytes);
@@ -220,7 +221,7 @@ impl Worker<'_> {
         Request { user: u64::MAX, op, offset_bytes, len_bytes, sync: false }
     }
 
-    /// A buffered call: the pages that it touches.
+    /// Executes a buffered call on the touched pages.
     fn transfer(
         &mut self,
         op: Op,
@@ -238,7 +239,7 @@ impl Worker<'_> {
         self.wait_for(self.request(op, first, end - first), known)
     }
 
-    /// Submits a request and waits for it; what else ends meanwhile is kept for the next reap.
+    /// Submits a request and waits for it; other ended requests are kept for the next reap.
     fn wait_for(&mut self, request: Request, known: &mut Known<'_>) -> Result<(), i32> {
         self.client.submit_bytes(request, known);
         loop {
@@ -277,7 +278,7 @@ impl Worker<'_> {
             DirectOp::Write => (Op::Write, place, true),
             DirectOp::Flush => (Op::Flush, 0, false),
             DirectOp::Discard => (Op::Discard, place, true),
-            DirectOp::Bio { .. } => unreachable!("it has its way above"),
+            DirectOp::Bio { .. } => unreachable!("handled above"),
         };
         let request = Request { user: id.into(), op, offset_bytes, len_bytes, sync };
         Ok((request, Marks::default()))
@@ -286,7 +287,7 @@ impl Worker<'_> {
     fn reap(&mut self, at_least: u32, at_most: u32, known: &mut Known<'_>) {
         let missing = (at_least as usize).saturating_sub(self.done.len());
         let missing = missing.min(self.client.in_flight());
-        // What has ended is taken before anybody looks for more: of many in flight, once for all.
+        // Ended requests are taken before the next poll, so that many in flight need one poll.
         if missing > 0 || self.done.is_empty() {
             self.client.wait_bytes(missing, &mut self.done, known);
         }
@@ -303,11 +304,11 @@ impl Worker<'_> {
     }
 }
 
-/// The bytes of a task's requests, for its client, if the task knows them.
+/// The data of a task's requests for its client, if the task provides it.
 struct Known<'a>(Option<&'a mut dyn Content>);
 
 impl Known<'_> {
-    /// Only what a task submits has a number of its own; what a call waits for has none.
+    /// Only a task's submitted requests have ids; those of blocking calls do not.
     fn id(user: u64) -> Option<u32> {
         u32::try_from(user).ok()
     }

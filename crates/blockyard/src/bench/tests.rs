@@ -22,12 +22,12 @@ fn memory(elevator: &str) -> Target {
     target(Place::Memory { len_bytes: None }, elevator)
 }
 
-/// Beside the test itself: what is built is rarely kept in memory, as `/tmp` may be.
+/// Beside the test binary, because `/tmp` may be in memory.
 fn dir_on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
 }
 
-/// Tiotest of two threads with files of 16 blocks, and how it went.
+/// Runs tiotest with two threads and files of 16 blocks.
 fn tiny_tiotest(target: &Target) -> Result<Tiotest, Error> {
     let (threads, file_bytes, block_bytes, random_ops) = (2, 64 << 10, 4096, 10);
     let config = tiotest::Config { threads, file_bytes, block_bytes, random_ops, seed: 1 };
@@ -109,7 +109,7 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
         assert_eq!((buffered.write.bytes, buffered.sync.count()), (64 << 10, 7));
         assert!(outcome.ended >= direct.runtime + buffered.runtime);
     }
-    assert!(!dir.path().join("image").exists(), "what was made is removed");
+    assert!(!dir.path().join("image").exists(), "a created file is removed");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn encrypted_target_has_ciphertext_below_whatever_the_pipeline() {
             target.run(&lens, &mut fio).unwrap();
             assert_eq!(fio.results()[0].write.ios, 32, "{pipeline}");
             let below = std::fs::read(&path).unwrap();
-            // A client writes the same from the same buffer; a cipher tells the places apart.
+            // Equal plaintext of a reused buffer becomes different ciphertext.
             let blocks: std::collections::BTreeSet<&[u8]> = below.chunks(4096).collect();
             assert_eq!(blocks.len() == 32, is_changed, "{pipeline}: {}", blocks.len());
         }
@@ -153,7 +153,7 @@ fn background_writer_stops_with_its_phase() {
     assert!(outcome.ended >= Nanos::from_ms(1000), "it sleeps for a second");
 }
 
-/// A task that makes these calls, and another that sleeps beside it.
+/// A task with these calls, and another task that sleeps.
 struct Calls {
     calls: Option<Vec<Call>>,
 }
@@ -177,13 +177,13 @@ impl Program for Calls {
     fn end_phase(&mut self, _: Nanos, _: Nanos, _: Vec<Caller>) {}
 }
 
-/// A task that verifies what it reads, and does so many of its calls.
+/// A task that verifies its reads, for a number of calls.
 struct Verifier {
     calls: Vec<Call>,
     checked: Checked,
 }
 
-/// The numbers of the reads that were looked at.
+/// Ids of the checked reads.
 #[derive(Default)]
 struct Checked(Vec<u32>);
 

@@ -11,7 +11,7 @@ use super::{Done, Refusal, Refused, Resumed};
 use crate::recorder::{Recorded, TraceFile};
 use crate::status::{Loss, Status};
 
-/// A reply is a few lines for each volume.
+/// Limit of a reply; usually a few lines per volume.
 const REPLY_BYTES_MAX: u64 = 16 << 20;
 
 /// A running server, through its control socket.
@@ -30,80 +30,80 @@ pub struct Control {
     socket: PathBuf,
 }
 
-/// Why a running server did not do what it was asked for.
+/// Error of a command to a running server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
     /// No server listens on the control socket.
     #[error("{socket}: cannot {action}: {source}", socket = .socket.display())]
     Io {
-        /// The socket.
+        /// Socket.
         socket: PathBuf,
-        /// The system call or step that failed.
+        /// Failed system call or step.
         action: &'static str,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The reply is none of a control socket.
+    /// The reply does not come from a control socket.
     #[error("{socket}: this is no control socket", socket = .socket.display())]
     NoControlSocket {
-        /// The socket.
+        /// Socket.
         socket: PathBuf,
     },
-    /// The server refuses.
+    /// The server refuses the command.
     #[error("{socket}: {name}: {problem}", socket = .socket.display())]
     Refused {
-        /// The socket.
+        /// Socket.
         socket: PathBuf,
-        /// The kernel's name for the error, as in errno(3).
+        /// The kernel's name of the error, from errno(3).
         name: String,
-        /// The cause.
+        /// Cause.
         problem: String,
     },
     /// A field cannot be sent.
     #[error("`{field}`: {problem}")]
     Field {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// The cause.
+        /// Cause.
         problem: &'static str,
     },
 }
 
 impl Control {
-    /// The server with this control socket. It is not asked yet.
+    /// A server by its control socket; nothing is sent yet.
     #[must_use]
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
 
-    /// The path of the socket.
+    /// Path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The status of the server.
+    /// Status of the server.
     ///
     /// # Errors
-    /// When nobody answers, or the answer is no status.
+    /// The server does not answer, or the answer is no status.
     pub fn status(&self) -> Result<Status, ControlError> {
         self.ask(b"status\n")
     }
 
-    /// Lets the I/O of a volume wait, and returns when the I/O in flight has ended.
+    /// Makes the I/O of a volume wait, and returns when the I/O in flight has ended.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses: then the volume goes on.
+    /// The server does not answer or refuses; the volume then continues.
     pub fn suspend(&self, export: &str) -> Result<(), ControlError> {
         self.done(&format!("suspend {}\n", name(export)?))
     }
 
-    /// Lets the I/O of a volume go on. With `accept_loss`, flushes and writes are accepted again
-    /// after one has failed; otherwise they go on to fail, and the failure is returned.
+    /// Continues the I/O of a volume. With `accept_loss`, flushes and writes work again after a
+    /// failure; otherwise they continue to fail, and the failure is returned.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn resume(&self, export: &str, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
         let command = if accept_loss { "resume-accepting-loss" } else { "resume" };
         let resumed: Resumed = self.ask(format!("{command} {}\n", name(export)?).as_bytes())?;
@@ -113,7 +113,7 @@ impl Control {
     /// Sends a message to the multipath line at a sector of the volume.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn message(&self, export: &str, sector: u64, words: &[&str]) -> Result<(), ControlError> {
         if words.iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
             let problem = "the words of a message have no blanks";
@@ -126,7 +126,7 @@ impl Control {
     /// Wipes the key of the crypt line at a sector of a suspended volume.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn wipe_key(&self, export: &str, sector: u64) -> Result<(), ControlError> {
         self.done(&format!("key-wipe {sector} {}\n", name(export)?))
     }
@@ -134,7 +134,7 @@ impl Control {
     /// Sets the key of the crypt line at a sector of a suspended volume, given as hex digits.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn set_key(
         &self,
         export: &str,
@@ -156,10 +156,10 @@ impl Control {
         self.ask::<Done>(line.as_slice()).map(drop)
     }
 
-    /// Begins to record a volume into a file of the server's machine.
+    /// Starts to record a volume into a file of the server's machine.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn start_trace(&self, export: &str, to: &TraceFile) -> Result<(), ControlError> {
         self.done(&trace_line(export, to)?)
     }
@@ -167,7 +167,7 @@ impl Control {
     /// Ends the recording of a volume.
     ///
     /// # Errors
-    /// When nobody answers, or the server refuses.
+    /// The server does not answer or refuses.
     pub fn stop_trace(&self, export: &str) -> Result<Recorded, ControlError> {
         self.ask(format!("trace-stop {}\n", name(export)?).as_bytes())
     }
@@ -193,12 +193,12 @@ impl Control {
     }
 }
 
-/// An export as the rest of a line.
+/// An export name as the rest of a line.
 fn name(export: &str) -> Result<&str, ControlError> {
     match export.contains('\n') {
         true => Err(ControlError::Field {
             field: "export",
-            problem: "a name with a newline cannot be asked for",
+            problem: "a name with a newline cannot be sent",
         }),
         false => Ok(export),
     }

@@ -13,8 +13,8 @@
 //!   trace-stop EXPORT                      {"bios": 3, "not_ended": 0, "lost": 0, "seconds": 1.5}
 //! ```
 //! A request is one line, a reply one JSON document. EXPORT is the rest of the line, because names
-//! may hold blanks; it may be empty if the server has one volume only. A refusal has the name of
-//! the kernel's error.
+//! may contain blanks; it may be empty if the server has one volume only. A refusal has the
+//! kernel's error name.
 
 mod client;
 mod request;
@@ -30,11 +30,11 @@ pub(crate) use server::Devices;
 /// The reply to a resume.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Resumed {
-    /// The failure since which flushes and writes fail.
+    /// The failure after which flushes and writes fail.
     loss: Option<Loss>,
 }
 
-/// The reply to a request that has no result.
+/// The reply to a request without a result.
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {}
 
@@ -46,7 +46,7 @@ struct Refused {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
-    /// As in errno(3).
+    /// Name from errno(3).
     name: String,
     problem: String,
 }

@@ -1,4 +1,4 @@
-//! The request of a line.
+//! Parses requests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) enum Request {
     Suspend,
     /// Whether a loss is accepted.
     Resume(bool),
-    /// For the line of the table at a sector.
+    /// A message for the table line at a sector.
     Message(u64, Message),
     TraceStart(TraceFile),
     TraceStop,
@@ -25,7 +25,7 @@ pub(super) fn invalid(problem: impl Into<String>) -> ControlError {
     ControlError { name: "EINVAL", problem: problem.into() }
 }
 
-/// The request of a line, and the export that it is for. Errors never quote the line.
+/// Parses a line; returns the request and its export. Errors never quote the line.
 pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
     let line = std::str::from_utf8(line).map_err(|_| invalid("the line is not UTF-8"))?;
     let next = |text: &'_ str| -> (usize, usize) {
@@ -81,7 +81,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
     }
 }
 
-/// The file of a trace, and the export: the path has as many bytes as it says.
+/// Parses the file of a trace and the export; the path has the given length in bytes.
 fn trace_file(text: &str) -> Result<(TraceFile, &str), ControlError> {
     let wrong =
         || invalid("the line is not trace-start MILLISECONDS new|replace BYTES PATH EXPORT");

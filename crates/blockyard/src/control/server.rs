@@ -13,7 +13,7 @@ use crate::output::InUse;
 use crate::status::{Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
-/// The volumes of a server, each with the names that clients open it by.
+/// The volumes of a server, each with its export names.
 pub(crate) struct Devices {
     pub(crate) max_connections: usize,
     pub(crate) devices: Vec<Device>,
@@ -23,13 +23,13 @@ pub(crate) struct Devices {
 
 /// A volume and its names.
 pub(crate) struct Device {
-    /// At least one.
+    /// Export names; at least one.
     pub(crate) names: Vec<String>,
     pub(crate) volume: Arc<Shared>,
 }
 
 impl Devices {
-    /// All exports, those of one volume together.
+    /// All exports, grouped by volume.
     pub(crate) fn new<'a>(
         exports: impl Iterator<Item = (&'a str, &'a Arc<Shared>)>,
         max_connections: usize,
@@ -55,7 +55,7 @@ impl Devices {
         Status::new(self.max_connections, self.devices.iter().map(of).collect())
     }
 
-    /// The reply to a line; `None` is a line that is too long or did not end.
+    /// The reply to a line; `None` stands for a line that is too long or incomplete.
     pub(crate) fn answer(&self, line: Option<&[u8]>) -> Vec<u8> {
         self.reply(line).unwrap_or_else(|ControlError { name, problem }| {
             json(&Refused { error: Refusal { name: name.to_owned(), problem } })

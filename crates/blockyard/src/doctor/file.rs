@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Fact, FileSystem, Finding, Secret};
 
-/// Kernel queues that hold fewer keep a scheduler from choosing. Ours.
+/// A smaller queue in the kernel leaves a scheduler no choice. Ours.
 const NR_REQUESTS_MIN: u64 = 32;
 /// The kernel's default.
 const NR_REQUESTS_ADVISED: u64 = 128;
@@ -18,10 +18,10 @@ const MAX_SECTORS_KIB_MIN: u64 = 512;
 /// The kernel's default.
 const MAX_SECTORS_KIB_ADVISED: u64 = 1280;
 
-/// As long as any block of a file system.
+/// At least the block of any file system.
 const HOLE_BYTES: u64 = 64 << 10;
 
-/// File systems that matter (`linux/magic.h`), by their number.
+/// Relevant file systems (`linux/magic.h`), by number.
 const FILE_SYSTEMS: [(i64, FileSystem); 7] = [
     (0x9123_683e, FileSystem::Btrfs),
     (0x794c_7630, FileSystem::Overlay),
@@ -32,8 +32,8 @@ const FILE_SYSTEMS: [(i64, FileSystem); 7] = [
     (0x6573_5546, FileSystem::Network("FUSE")),
 ];
 
-/// All about a file or block device, on the machine whose `/sys` lies under `root`; `trims` if TRIM
-/// may come to it.
+/// All findings of a file or block device, with `/sys` under `root`; `trims` is true if TRIM may
+/// reach it.
 pub(super) fn findings(root: &Path, path: &Path, trims: bool) -> Vec<Finding> {
     let Ok(metadata) = path.metadata() else { return Vec::new() };
     if metadata.file_type().is_block_device() {
@@ -64,8 +64,8 @@ pub(super) fn permissions(path: &Path, metadata: &Metadata, secret: Secret) -> O
     (open != 0).then(|| Finding::at(path, Fact::Readable { secret, by_all }))
 }
 
-/// TRIM makes holes in a file, which not every file system can: tried on a file beside it that has
-/// no name and is gone at once.
+/// TRIM makes holes in a file, which some file systems cannot do: tried with a nameless file beside
+/// it.
 fn makes_no_holes(path: &Path) -> bool {
     let try_one = || {
         let folder = path.canonicalize().ok()?.parent()?.to_owned();
@@ -78,7 +78,7 @@ fn makes_no_holes(path: &Path) -> bool {
     try_one() == Some(Err(Errno::OPNOTSUPP))
 }
 
-/// The file system that a file is in.
+/// The file system of a file.
 struct Around {
     /// `None`: one without peculiarities.
     file_system: Option<FileSystem>,
@@ -101,9 +101,9 @@ impl Around {
     }
 }
 
-/// The queue of a block device, whose folder in `/sys` this is.
+/// The queue of a block device; `node` is its folder in `/sys`.
 fn queue(node: &Path, trims: bool) -> Vec<Fact> {
-    // A partition has no queue; that of its disk lies one folder up.
+    // A partition has no queue; its disk's is one folder up.
     let folders = [node.join("queue"), node.join("../queue")];
     let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
         return Vec::new();

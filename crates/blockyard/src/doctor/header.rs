@@ -1,4 +1,4 @@
-//! The header of a LUKS volume: sector size, cipher, keyslots against the memory that there is.
+//! The header of a LUKS volume: sector size, cipher, memory of keyslots.
 
 use std::path::Path;
 
@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::{Fact, Finding, Weakness};
 
-/// Fewer iterations of PBKDF2 are tried too fast today; cryptsetup makes a million and more. Ours.
+/// With fewer iterations of PBKDF2, passphrases are tried too fast today; cryptsetup uses a million
+/// and more. Ours.
 const ITERATIONS_MIN: u64 = 100_000;
-/// Ciphers without instructions of their own.
+/// Ciphers without CPU instructions.
 const SLOW_CIPHERS: [&str; 5] = ["serpent", "twofish", "camellia", "cast5", "cast6"];
 
-/// All about a header at `path`, by [`Header::info`](crate::Header::info), on a machine where a
-/// process may have so much memory; `lacks_trim` if only the header could allow TRIM.
+/// All findings of a header at `path` ([`Header::info`](crate::Header::info)), for a process with
+/// this memory limit; `lacks_trim` is true if only the header could allow TRIM.
 pub(super) fn findings(
     path: &Path,
     info: &Value,
@@ -37,7 +38,7 @@ impl Header<'_> {
         self.info["type"] == "luks1"
     }
 
-    /// LUKS1 has no segments: it is one itself.
+    /// LUKS1 has no segments: it counts as one.
     fn segments(&self) -> Vec<&Value> {
         match self.info["segments"].as_object() {
             Some(segments) => segments.values().collect(),

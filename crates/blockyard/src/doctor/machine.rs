@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::{Fact, Finding, Subject};
 
-/// Locked memory that all secrets of a server with some dozen volumes need. Ours.
+/// Locked memory for the secrets of a server with some dozen volumes. Ours.
 const LOCKED_MIN_BYTES: u64 = 64 << 10;
 
-/// All of it, on the machine whose `/proc` and `/sys` lie under `root`.
+/// All findings, with `/proc` and `/sys` under `root`.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
     let facts = [ciphers(root), governor(root), locked(root), io_uring(root)];
     facts.into_iter().flatten().map(|fact| Finding::new(Subject::Machine, fact)).collect()
@@ -17,7 +17,7 @@ fn read(root: &Path, path: &str) -> Option<String> {
     std::fs::read_to_string(root.join(path)).ok()
 }
 
-/// Time of all CPUs together since the machine started, in ticks.
+/// Total time of all CPUs since the machine started, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Ticks {
     /// No work, or a wait for a disk.
@@ -26,24 +26,24 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Those of now; nothing if the machine does not say.
+    /// The present ticks; zeros if the machine does not report them.
     pub(super) fn now(root: &Path) -> Self {
         let stat = read(root, "proc/stat").unwrap_or_default();
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
-        // user nice system idle iowait irq softirq steal; guests are in the first two.
+        // Fields: user nice system idle iowait irq softirq steal; guests are in the first two.
         let fields = line.unwrap_or("").split_whitespace().take(8);
         let fields: Vec<f64> = fields.map(|field| field.parse().unwrap_or(0.0)).collect();
         Self { idle: fields.iter().skip(3).take(2).sum(), all: fields.iter().sum() }
     }
 
-    /// How many of so many CPUs were idle since then, in the mean.
+    /// The mean number of idle CPUs since then.
     pub(super) fn idle_cpus(self, before: Self, cpus: usize) -> f64 {
         (self.idle - before.idle).max(0.0) / (self.all - before.all).max(1.0) * cpus as f64
     }
 }
 
-/// Without its instructions AES takes many times as long, and its tables show the key to a
-/// neighbour on the CPU.
+/// Without AES instructions, AES takes many times as long, and its tables leak the key to other
+/// processes.
 fn ciphers(root: &Path) -> Option<Fact> {
     let cpuinfo = read(root, "proc/cpuinfo")?;
     let flags = cpuinfo.lines().find(|line| {
@@ -80,7 +80,7 @@ fn locked(root: &Path) -> Option<Fact> {
     (limit_bytes < LOCKED_MIN_BYTES && has_swap).then_some(Fact::LockedMemory { limit_bytes })
 }
 
-/// Devices and files past the page cache need it.
+/// Needed for devices, and for files that bypass the page cache.
 fn io_uring(root: &Path) -> Option<Fact> {
     let disabled = read(root, "proc/sys/kernel/io_uring_disabled")?;
     (disabled.trim() != "0").then_some(Fact::IoUringDisabled)

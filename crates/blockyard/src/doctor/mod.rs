@@ -11,9 +11,9 @@
 //! }
 //! ```
 //!
-//! A [`Finding`] is data: the words are the program's. No call asks for a passphrase, locks a
-//! volume or changes anything. Rules read the text of `/proc` and `/sys`, headers and statuses, so
-//! that tests can show them a machine that is not there.
+//! A [`Finding`] is data: the program provides the words. No call asks for a passphrase, locks a
+//! volume or changes anything. Rules use the text of `/proc` and `/sys`, headers and statuses, so
+//! that tests can describe any machine.
 
 mod file;
 mod header;
@@ -36,7 +36,7 @@ use crate::{Control, Error, memory};
 
 pub use serving::Serving;
 
-/// How bad a finding is; the worst is the least.
+/// Severity of a finding; the worst is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Data or secrets can be lost.
@@ -68,7 +68,7 @@ pub enum Subject {
 /// A finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
     /// Its subject.
     pub subject: Subject,
@@ -241,17 +241,17 @@ pub enum Fact {
     Limited {
         /// The limit.
         limit: Limit,
-        /// Between the two looks at the server, or since its start.
+        /// Between the two statuses of the server, or since its start.
         is_now: bool,
     },
     /// Too few connections: each has a thread of its own, which limits the rate while CPUs are
     /// idle.
     FewConnections {
-        /// Connections in the mean.
+        /// Mean number of connections.
         connections: f64,
-        /// Requests in flight of each, in the mean.
+        /// Mean number of requests in flight of each.
         in_flight: f64,
-        /// Idle CPUs in the mean.
+        /// Mean number of idle CPUs.
         idle_cpus: f64,
         /// The limit.
         limit: Limit,
@@ -346,16 +346,16 @@ impl Fact {
 /// Whether TRIM reaches the file or device below a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trim {
-    /// Never, as for a read-only export.
+    /// Never: a read-only export, for example.
     Never,
-    /// If the header allows it.
+    /// According to the header.
     #[default]
     HeaderDecides,
     /// Always ([`Options::allow_discards`](crate::Options::allow_discards)).
     Passed,
 }
 
-/// A volume to look at.
+/// A volume to check.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked<'a> {
     /// Its file or block device.
@@ -368,17 +368,17 @@ pub struct Checked<'a> {
     pub trim: Trim,
 }
 
-/// Looks at this machine: cipher instructions, clock, locked memory, io_uring.
+/// Checks this machine: cipher instructions, clock, locked memory, io_uring.
 #[must_use]
 pub fn machine() -> Vec<Finding> {
     machine::findings(Path::new("/"))
 }
 
-/// Looks at a volume: the place of its file, and its header.
+/// Checks a volume: the place of its file, and its header.
 ///
 /// # Errors
-/// [`Error::Place`] when the file cannot be looked at, [`Error::Remote`] when the volume is on an
-/// NBD server, [`Error::Crypt`] when the header is of an unknown version or has no intact copy.
+/// [`Error::Place`] if the file cannot be inspected, [`Error::Remote`] if the volume is on an NBD
+/// server, [`Error::Crypt`] if the header has an unknown version or no intact copy.
 pub fn volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
     contained(|| of_volume(checked))
 }
@@ -389,7 +389,7 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
         return Err(Error::Remote { path: path.to_owned() });
     }
     if let Err(error) = path.metadata() {
-        return Err(Error::place(&path.display(), format!("cannot look at it: {error}")));
+        return Err(Error::place(&path.display(), format!("cannot be checked: {error}")));
     }
     let root = Path::new("/");
     let mut findings = file::findings(root, path, trim != Trim::Never);
@@ -416,10 +416,10 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// Looks twice at a running server, by its control socket, with so much time between the looks.
+/// Checks a running server twice through its control socket, after this time.
 ///
 /// # Errors
-/// When the server does not answer.
+/// The server does not answer.
 pub fn server(control: &Control, between: Duration) -> Result<Vec<Finding>, Error> {
     contained(|| {
         let root = Path::new("/");

@@ -1,5 +1,4 @@
-//! A running server: the causes of its clients' waits, by two statuses, one some time after the
-//! other.
+//! A running server: causes of its clients' waits, from two successive statuses.
 
 use std::path::Path;
 
@@ -8,25 +7,25 @@ use crate::Status;
 use crate::limit::Party;
 use crate::status::{Activity, KeyState, State, VolumeStatus};
 
-/// So much of a CPU has to be idle before another connection is of use. Ours.
+/// Another connection helps only if this much of a CPU is idle. Ours.
 const IDLE_CPUS_MIN: f64 = 0.5;
-/// More requests of one connection wait for each other. Ours.
+/// Above this number, requests of one connection wait for each other. Ours.
 const IN_FLIGHT_MIN: f64 = 2.0;
 /// Limits that another connection raises: each has a thread.
 const OF_ONE_THREAD: [Party; 4] =
     [Party::Cipher, Party::Receiving, Party::Completion, Party::Submission];
 
-/// Two looks at a server.
+/// Two statuses of a server.
 pub(super) struct Looks<'a> {
     /// Its control socket.
     pub(super) socket: &'a Path,
     pub(super) now: &'a Status,
     pub(super) before: &'a Status,
-    /// Idle CPUs of the machine in between, in the mean.
+    /// Mean number of idle CPUs between them.
     pub(super) idle_cpus: f64,
 }
 
-/// All about it and its volumes.
+/// All findings of the server and its volumes.
 pub(super) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
     let subject = || Subject::Server(looks.socket.to_owned());
     let full = looks.full().map(|fact| Finding::new(subject(), fact));
@@ -42,7 +41,7 @@ pub(super) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
 }
 
 impl Looks<'_> {
-    /// No client more gets a place.
+    /// The limit of connections is reached.
     fn full(&self) -> Option<Fact> {
         let max = self.now.max_connections;
         let taken: u64 = self.now.devices.iter().map(|device| device.counts.connections).sum();
@@ -82,7 +81,7 @@ impl Export<'_> {
         match parts {
             0 => None,
             _ if has("multipath") => Some(Fact::PathMissing { parts }),
-            // They are to wait there.
+            // A delay holds requests on purpose.
             _ if has("delay") => None,
             _ => Some(Fact::BuffersTaken { parts }),
         }
@@ -114,8 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// A second of a volume, in which each of 1000 requests took so long in the cipher, and waited
-    /// nine times as long for those before it.
+    /// One second of a volume with 1000 requests; each spends this time in the cipher, after
+    /// waiting nine times as long for earlier ones.
     fn device(more: &Value, seconds: u64, cipher_us: u64) -> Value {
         let requests = 1000 * seconds;
         let times = |us: u64| json!({ "samples": requests, "sum_ns": us * 1000 * requests });

@@ -1,11 +1,10 @@
-//! The settings of a server: its keys, its address, its threads.
+//! The settings of a server: key files, address, threads.
 
 use std::path::{Path, PathBuf};
 
 use super::{Fact, Finding, Secret, cpus, file};
 
-/// Settings of a server to look at. Its volumes are looked at one by one, by
-/// [`volume`](super::volume).
+/// Settings of a server to check. Its volumes are checked one by one, by [`volume`](super::volume).
 ///
 /// ```
 /// use blockyard::doctor::{Fact, Serving};
@@ -33,7 +32,7 @@ impl Serving {
         Self { path: path.into(), ..Self::default() }
     }
 
-    /// Looks at the settings and at the key files.
+    /// Checks the settings and the key files.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.findings_on(cpus())
@@ -56,7 +55,7 @@ fn key_file(path: &Path) -> Option<Finding> {
     file::permissions(path, &path.metadata().ok()?, Secret::Key)
 }
 
-/// `HOST:PORT` of this machine alone.
+/// True if `HOST:PORT` is reachable from this machine only.
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

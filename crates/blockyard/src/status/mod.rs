@@ -1,4 +1,4 @@
-//! What a server knows of itself, as a type.
+//! The status of a server as a type.
 //!
 //! ```text
 //!   volume ─ snapshot ─> VolumeStatus ─┬─> Status ─ JSON ─ control socket ─> Status: status, top
@@ -29,15 +29,15 @@ pub use requests::{KindRequests, Requests, Shares, StageTimes, Times};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Connections with an open export that the server takes at a time.
+    /// Limit of connections with an open export.
     pub max_connections: u64,
-    /// What io_uring can do in the server's process.
+    /// Capability of io_uring in the server's process.
     pub io_uring: Rings,
-    /// The volumes that are served, in the order of their exports.
+    /// The served volumes, in the order of their exports.
     pub devices: Vec<VolumeStatus>,
 }
 
-/// What io_uring can do in a process.
+/// Capability of io_uring in a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rings {
@@ -54,35 +54,35 @@ pub enum Rings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
-    /// The names that clients open it by.
+    /// Export names.
     pub exports: Vec<String>,
-    /// Whether requests go on.
+    /// Whether requests are executed.
     pub state: State,
     /// Whether every crypt line has its key.
     pub key: KeyState,
-    /// The failure since which flushes and writes fail.
+    /// The failure after which flushes and writes fail.
     pub loss: Option<Loss>,
-    /// The lines of the table, as `dmsetup table` prints them, keys hidden.
+    /// Table lines, like `dmsetup table`, with keys hidden.
     pub table: Vec<String>,
-    /// The lines of the table, as `dmsetup status` prints them.
+    /// Status lines, like `dmsetup status`.
     pub status: Vec<String>,
-    /// The pipelines of the crypt lines, each once.
+    /// The distinct pipelines of the crypt lines.
     pub pipelines: Vec<String>,
-    /// The crypt lines that choose their pipeline themselves.
+    /// The crypt lines with the adaptive pipeline.
     pub adaptive: Vec<Adaptive>,
     /// Requests and errors.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Times of requests, use of threads, and the limit that follows from them.
+    /// Times of requests, use of threads, and the resulting limit.
     #[serde(flatten)]
     pub activity: Activity,
 }
 
-/// Whether requests go on.
+/// Whether requests are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Requests go on.
+    /// Requests are executed.
     #[default]
     Active,
     /// Requests wait for a resume.
@@ -96,7 +96,7 @@ pub enum KeyState {
     /// Every crypt line has its key.
     #[default]
     Valid,
-    /// A crypt line has none: nothing is read or written until it has one.
+    /// A crypt line has no key: I/O fails until it has one.
     Wiped,
 }
 
@@ -106,27 +106,27 @@ pub enum KeyState {
 pub struct Loss {
     /// The file, device or server.
     pub device: String,
-    /// What failed.
+    /// Failed operation.
     pub problem: String,
     /// Seconds since 1970.
     pub at_unix_s: u64,
-    /// The error that flushes and writes fail with.
+    /// Error of failing flushes and writes.
     pub status: String,
 }
 
-/// The decision of a crypt line that chooses its pipeline itself.
+/// Parameters of a crypt line with the adaptive pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Adaptive {
-    /// Time of the cipher for [`Adaptive::part_bytes`], as measured.
+    /// Measured time of the cipher for [`Adaptive::part_bytes`].
     pub cipher_ns: u64,
-    /// Length that was measured.
+    /// Length of the measured part.
     pub part_bytes: u64,
     /// Estimated cost of a hand-over to a worker and back.
     pub hand_over_ns: u64,
-    /// Requests of this length go to workers if CPUs are idle; `None` without workers.
+    /// Minimum length that goes to workers if CPUs are idle; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
-    /// The device below has a head that moves, so writes are sorted.
+    /// The device below is rotational, so writes are sorted.
     pub seeks: bool,
 }
 
@@ -134,35 +134,35 @@ pub struct Adaptive {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Where ciphers ran.
+    /// Placement of ciphers.
     pub ciphers: Ciphers,
-    /// Bios that read.
+    /// Reads.
     pub reads: Bios,
-    /// Bios that write.
+    /// Writes.
     pub writes: Bios,
     /// Flushes, discards and zeroes.
     pub other_bios: u64,
     /// Bios that failed.
     pub errors: u64,
-    /// Bios that wait for a resume now.
+    /// Bios waiting for a resume now.
     pub held_bios: u64,
-    /// Parts that wait for a buffer, their time or a path now.
+    /// Parts waiting for a buffer, a delay or a path now.
     pub parked_parts: u64,
-    /// Connections now.
+    /// Current number of connections.
     pub connections: u64,
-    /// Bios that have come and not ended now.
+    /// Current number of bios in flight.
     pub in_flight: u64,
 }
 
-/// Where ciphers ran.
+/// Placement of ciphers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ciphers {
-    /// On the thread of the connection.
+    /// Parts on the connection's thread.
     pub inline: Parts,
-    /// On workers.
+    /// Parts on workers.
     pub fanned_out: Parts,
-    /// Before a writing thread sorted them.
+    /// Parts sorted by a writing thread.
     pub sorted: Parts,
 }
 
@@ -170,7 +170,7 @@ pub struct Ciphers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parts {
-    /// How many.
+    /// Number.
     pub parts: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -180,13 +180,13 @@ pub struct Parts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bios {
-    /// How many.
+    /// Number.
     pub bios: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Times of requests, use of threads, and the limit that follows from them.
+/// Times of requests, use of threads, and the resulting limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Activity {
@@ -198,40 +198,41 @@ pub struct Activity {
     pub limit: Option<Limit>,
 }
 
-/// The use of threads that do the same work.
+/// Resource usage of threads with the same work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Threads {
     /// Their work.
     #[serde(rename = "threads")]
     pub work: Work,
-    /// How many there are now.
+    /// Current number.
     pub count: u64,
     /// CPU time.
     pub cpu_ns: u64,
     /// Time in a run queue.
     pub runnable_ns: u64,
-    /// Context switches because the thread waited.
+    /// Voluntary context switches.
     pub voluntary_switches: u64,
-    /// Context switches because another thread took the CPU.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
 }
 
-/// The work of threads.
+/// Work of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// They receive, run inline ciphers, submit, reply, and are the writing thread in turns.
+    /// Threads of connections: they receive, run inline ciphers, submit and reply, and take turns
+    /// as the writing thread.
     #[default]
     Connections,
-    /// They run ciphers for others.
+    /// Workers: they run ciphers for others.
     Workers,
-    /// They have elevators, rings, and connections to NBD servers.
+    /// Threads of devices: elevators, rings, and connections to NBD servers.
     Disks,
 }
 
 impl Work {
-    /// Its name in JSON, tables and metrics.
+    /// Name in JSON, tables and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -243,7 +244,7 @@ impl Work {
 }
 
 impl State {
-    /// Its name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -254,7 +255,7 @@ impl State {
 }
 
 impl KeyState {
-    /// Its name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -265,15 +266,15 @@ impl KeyState {
 }
 
 impl Status {
-    /// A status from JSON. Members that are missing are zero or empty; unknown members are ignored.
+    /// Parses a status from JSON. Missing members are zero or empty; unknown members are ignored.
     ///
     /// # Errors
-    /// [`Error::Json`] when the text is not the JSON of a status.
+    /// [`Error::Json`]: the text is not the JSON of a status.
     pub fn parse(json: &[u8]) -> Result<Self, Error> {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// Each volume with its status in an earlier one, by its exports.
+    /// Each volume with its earlier status, matched by its exports.
     pub fn with_earlier<'a>(
         &'a self,
         earlier: &'a Self,
@@ -286,8 +287,8 @@ impl Status {
 }
 
 impl Activity {
-    /// The limit since `earlier`; `None` without requests. [`Activity::default`] is the time when
-    /// the volume was opened.
+    /// The limit since `earlier`; `None` without requests. [`Activity::default`] stands for the
+    /// opening of the volume.
     #[must_use]
     pub fn limit_since(&self, earlier: &Self) -> Option<Limit> {
         let figures = |work: Work| {
@@ -308,7 +309,7 @@ impl Activity {
         load.limit()
     }
 
-    /// The threads with this work; zeros without any.
+    /// The threads with this work; zeroes without any.
     #[must_use]
     pub fn threads_of(&self, work: Work) -> Threads {
         let found = self.threads.iter().find(|threads| threads.work == work);

@@ -1,4 +1,4 @@
-//! Where the time of requests went, by kind and stage.
+//! Times of requests, by kind and stage.
 
 use blockyard_host::stages::{self, Kind, Stage};
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use crate::limit::Load;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requests {
-    /// The time of one request of so many was kept, in the mean.
+    /// Mean sampling interval in requests.
     pub sampled_every: u64,
-    /// Time in which the volume had a connection.
+    /// Time with at least one connection.
     pub occupied_ns: u64,
-    /// Time that connections were there, all together.
+    /// Sum of the times of all connections.
     pub connected_ns: u64,
-    /// Requests pass the queue of a device.
+    /// Whether requests pass the queue of a device.
     pub device_queue: bool,
     /// Reads.
     pub read: KindRequests,
@@ -32,58 +32,58 @@ pub struct Requests {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KindRequests {
-    /// How many.
+    /// Number.
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many failed.
+    /// Number of failures.
     pub errors: u64,
-    /// From when a request came until its outcome was taken.
+    /// Time from reception until the outcome was taken.
     pub total: Times,
-    /// The same by stage.
+    /// Time by stage.
     pub stages: StageTimes,
 }
 
-/// The time of requests in each stage.
+/// Times of requests by stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct StageTimes {
     /// Received, at the gate, plugged, with an elevator, or without a tag.
     pub queue: Times,
-    /// In front of the cipher.
+    /// Waiting for the cipher.
     pub cipher_wait: Times,
     /// In the cipher.
     pub cipher: Times,
     /// Encrypted, and not submitted.
     pub submit_wait: Times,
-    /// With the device.
+    /// At the device.
     pub device: Times,
-    /// Done, and the outcome not taken.
+    /// Done, and the outcome was not taken.
     pub completion: Times,
 }
 
-/// Times of the requests that were sampled.
+/// Times of sampled requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
-    /// How many.
+    /// Number of samples.
     pub samples: u64,
-    /// Their sum.
+    /// Sum.
     pub sum_ns: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_ns: f64,
-    /// The median.
+    /// Median.
     pub p50_ns: u64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// The longest.
+    /// Maximum.
     pub max_ns: u64,
-    /// All of them, for metrics. JSON does not have it: a parsed status has an empty one.
+    /// Histogram for metrics. JSON does not contain it: a parsed status has an empty one.
     #[serde(skip)]
     pub histogram: stages::Times,
 }
 
-/// How the time of a request is divided.
+/// Division of a request's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
     /// Share of each stage, in the order of [`Stage::ALL`].
@@ -142,7 +142,7 @@ impl Requests {
         Shares { stages: stages_ns.map(share), mean_ns }
     }
 
-    /// Connections since `earlier`, and requests in flight of each, in the mean.
+    /// Number of connections since `earlier`, and the mean of requests in flight of each.
     #[must_use]
     pub fn in_flight_since(&self, earlier: &Self) -> (f64, f64) {
         let connected_ns = since(self.connected_ns, earlier.connected_ns).max(1.0);
@@ -150,14 +150,14 @@ impl Requests {
         (connected_ns / occupied_ns, self.load_since(earlier).in_flight)
     }
 
-    /// What the rule for the limit looks at, without threads.
+    /// Input of the rule for the limit, without threads.
     pub(crate) fn load_since(&self, earlier: &Self) -> Load {
         let (mut requests, mut stages_ns) = (0.0, [0.0; Stage::ALL.len()]);
         let none = KindRequests::default();
         for kind in Kind::ALL {
             let (now, mut before) = (self.of(kind), earlier.of(kind));
             let of_kind = since(now.requests, before.requests);
-            // Of a few requests none may have been sampled: then as all before them.
+            // Without new samples, the mean of all earlier ones counts.
             if now.total.samples <= before.total.samples {
                 before = &none;
             }

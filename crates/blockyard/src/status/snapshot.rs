@@ -26,7 +26,7 @@ impl Status {
 }
 
 impl VolumeStatus {
-    /// The status of a volume whose requests are counted.
+    /// The status of a controlled volume, whose requests are counted.
     pub(crate) fn of(volume: &Volume, exports: &[String]) -> Self {
         let status = volume.status();
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
@@ -47,7 +47,7 @@ impl VolumeStatus {
 }
 
 impl Activity {
-    /// The activity of a volume whose requests are not counted: as many as the samples stand for.
+    /// The activity of a volume without counters: numbers are estimated from the samples.
     pub(crate) fn estimated(volume: &Volume) -> Self {
         let requests = Requests::of_volume(volume, |_, requests| KindRequests {
             requests,
@@ -65,7 +65,7 @@ impl Activity {
 }
 
 impl Requests {
-    /// `count` says how many there were of a kind; it gets the number that the samples stand for.
+    /// `count` returns the counts of a kind; it receives the estimate from the samples.
     fn of_volume(volume: &Volume, count: impl Fn(Kind, u64) -> KindRequests) -> Self {
         let times = volume.stage_times();
         let every = u64::from(times.every);

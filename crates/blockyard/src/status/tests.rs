@@ -34,7 +34,7 @@ fn difference_of_two_statuses_decides() {
     let mut more = busy.clone();
     more.requests.read.requests = 21;
     more.requests.connected_ns = 3_000_000;
-    assert_eq!(more.limit_since(&busy).unwrap().party, Party::Client, "as those before");
+    assert_eq!(more.limit_since(&busy).unwrap().party, Party::Client, "the earlier samples count");
     let Shares { stages, mean_ns } = busy.requests.shares_since(&idle.requests);
     assert_eq!((stages[4], mean_ns), (1.0, 199_900.0));
 }
@@ -48,7 +48,7 @@ fn no_percentile_is_behind_the_longest() {
     assert_eq!((times.p99_ns, times.p50_ns), (times.max_ns, times.max_ns));
 }
 
-/// The JSON that `status --json` prints and programs read: names, order and values.
+/// The JSON of `status --json` for programs: names, order and values.
 #[test]
 fn json_of_a_status_is_the_documented_one_and_comes_back() {
     let json = concat!(

@@ -1,4 +1,4 @@
-//! Options that say which of fio's jobs run.
+//! Options that choose fio jobs.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use crate::failure::Failure;
 /// A job file, options, or both.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct JobArgs {
-    /// Job file; without one, the options are the job
+    /// Job file; without one, the options form one job
     #[arg(short = 'j', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) job: Option<PathBuf>,
 
-    /// Options of all jobs, behind `--`; a switch needs no value
+    /// Options for all jobs, after `--`; a switch needs no value
     #[arg(value_name = "KEY[=VALUE]", last = true)]
     pub(crate) options: Vec<String>,
 }
 
 impl JobArgs {
-    /// Whether nothing is said.
+    /// True without a job file and options.
     pub(crate) fn is_empty(&self) -> bool {
         self.job.is_none() && self.options.is_empty()
     }
 
-    /// The job file, if one is named.
+    /// The text of the job file, if one is named.
     pub(crate) fn text(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.job else { return Ok(None) };
         let failed = |error| Failure::failed(format!("cannot read {}: {error}", path.display()));
         std::fs::read_to_string(path).map(Some).map_err(failed)
     }
 
-    /// The jobs on a volume of this length; `text` is that of the job file.
+    /// The jobs for a volume of this length; `text` is the text of the job file.
     pub(crate) fn parse(&self, text: Option<&str>, device_bytes: u64) -> Result<JobFile, Failure> {
         let split = |option: &'_ String| {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));

@@ -1,4 +1,4 @@
-//! Options that say how the I/O of a volume is ordered, and who goes first.
+//! Options for the order of a volume's I/O, and its priorities.
 
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::priority::Priority;
@@ -15,39 +15,39 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
 #[cfg(feature = "lab")]
 use blockyard_lab::Override;
 
-/// How requests are ordered on their way to the disk.
+/// Order of requests to the disk.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Scheduling")]
 pub(crate) struct SchedulingArgs {
     /// Order requests to the disk; `blockyard elevators` lists the tunables
     ///
-    /// As in `--elevator deadline,fifo_batch=8`. An elevator bypasses the page cache. Without this
-    /// option it is mq-deadline on a disk that seeks and has no scheduler in the kernel, else none.
+    /// Example: `--elevator deadline,fifo_batch=8`. An elevator bypasses the page cache. The
+    /// default is mq-deadline on a disk that seeks and has no scheduler in the kernel, else none.
     #[arg(long, value_name = "NAME[,TUNABLE=VALUE...]", value_parser = ElevatorParser)]
     elevator: Option<ElevatorSpec>,
 
-    /// Requests with the disk at a time, 1 to 1024 (default 32); with none, of each client (128)
+    /// Requests at the disk at a time, 1 to 1024 (default 32); with none, per client (128)
     #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
     queue_depth: Option<u32>,
 
     /// Longest request to the disk, 8 to 65528 sectors of 512 bytes (default 1024)
     ///
-    /// A multiple of 8. Merging stops there, and longer requests of clients are split.
+    /// A multiple of 8. Limits merging; longer requests of clients are split.
     #[arg(long, value_name = "SECTORS", value_parser = parse_max_sectors)]
     max_sectors: Option<u32>,
 
-    /// Where ciphers run, and who submits encrypted writes (default adaptive)
+    /// Placement of ciphers, and submitter of encrypted writes (default adaptive)
     ///
-    /// The variants of the mails of 2013 and 2015 and what Linux does today, to compare; see
+    /// For comparisons: the variants of the mails of 2013 and 2015, and Linux's present choice; see
     /// docs/pipelines.md.
     #[arg(long, value_name = "NAME", value_parser = PipelineParser)]
     pipeline: Option<PipelineChoice>,
 
-    /// What writes are encrypted into: none, slots, or a way to allocate pages (default none)
+    /// Bounce memory for encrypted writes: none, slots, or a page allocator (default none)
     ///
-    /// None is the fastest, because all memory is the server's own: contiguous slots, and for a
-    /// file in memory nothing at all. The others are the kernel's ways since 2014, to compare; see
-    /// docs/pages.md.
+    /// None is the fastest, because the server owns all memory: contiguous slots, and nothing at
+    /// all for a file in memory. The others are the kernel's methods since 2014, for comparisons;
+    /// see docs/pages.md.
     #[arg(long, value_name = "NAME[,OPTION=on|off...]", value_parser = PagesParser)]
     pages: Option<BounceChoice>,
 
@@ -55,15 +55,15 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = Priority::parse)]
     ioprio: Option<Priority>,
 
-    /// A further name of this volume: clients that open NAME get this I/O priority
+    /// Another name of this volume: clients that open NAME get this I/O priority
     ///
-    /// May be given several times. The empty name has the priority of --ioprio.
+    /// May be repeated. The empty name has the priority of --ioprio.
     #[arg(long, value_name = "NAME=CLASS[:LEVEL]", value_parser = Alias::parse)]
     alias: Vec<Alias>,
 }
 
 impl SchedulingArgs {
-    /// How the queue of this volume works.
+    /// Settings of the volume's queue.
     pub(crate) fn scheduling(&self) -> Scheduling {
         let default = Scheduling::default();
         Scheduling {
@@ -73,17 +73,18 @@ impl SchedulingArgs {
         }
     }
 
-    /// Where its ciphers run.
+    /// Placement of its ciphers.
     pub(crate) fn pipeline(&self) -> PipelineChoice {
         self.pipeline.unwrap_or_default()
     }
 
-    /// What its writes are encrypted into.
+    /// Bounce memory of its writes.
     pub(crate) fn bounce(&self) -> BounceChoice {
         self.pages.unwrap_or_default()
     }
 
-    /// The elevator and the pipeline as values of a world of the lab, which has no others of these.
+    /// The elevator and the pipeline as settings of a world of the lab, which accepts no others of
+    /// these.
     #[cfg(feature = "lab")]
     pub(crate) fn of_lab(&self) -> Result<Vec<Override>, Failure> {
         let others = self.queue_depth.is_some()
@@ -107,18 +108,18 @@ impl SchedulingArgs {
         elevator.into_iter().chain(pipeline).map(parse).collect()
     }
 
-    /// The priority of those who open the volume by its own name.
+    /// Priority of clients that open the volume by its own name.
     pub(crate) fn priority(&self) -> Priority {
         self.ioprio.unwrap_or_default()
     }
 
-    /// Its further names.
+    /// Its other names.
     pub(crate) fn aliases(&self) -> Vec<Alias> {
         self.alias.clone()
     }
 }
 
-/// Reads an elevator with its tunables; help and completions show the names.
+/// Parses an elevator with its tunables; help and completions show the names.
 #[derive(Clone)]
 struct ElevatorParser;
 
@@ -140,7 +141,7 @@ impl TypedValueParser for ElevatorParser {
     }
 }
 
-/// Reads the name of a pipeline; help and completions show them.
+/// Parses the name of a pipeline; help and completions show the names.
 #[derive(Clone)]
 struct PipelineParser;
 
@@ -162,7 +163,7 @@ impl TypedValueParser for PipelineParser {
     }
 }
 
-/// Reads what writes are encrypted into; help and completions show the names.
+/// Parses the bounce memory; help and completions show the names.
 #[derive(Clone)]
 struct PagesParser;
 

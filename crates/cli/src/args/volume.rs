@@ -1,4 +1,4 @@
-//! Options that name a volume and say what it is.
+//! Options that name and describe a volume.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::size::parse_size;
 use crate::volume_spec::{Kind, LuksSpec, PlainSpec, VolumeSpec};
 
-/// What `--type` can be.
+/// Values of `--type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VolumeType {
-    /// LUKS1 or LUKS2, whichever the header says
+    /// LUKS1 or LUKS2, according to the header
     #[default]
     Luks,
     /// LUKS1 only
@@ -29,7 +29,7 @@ pub(crate) enum VolumeType {
 pub(crate) enum HeaderCopy {
     /// The copy at the start
     Primary,
-    /// The copy behind it
+    /// The second copy
     Secondary,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct VolumeArgs {
 
     /// Open a device-mapper table instead of a volume
     ///
-    /// The file holds the text that `dmsetup table --showkeys` prints: lines of `START LENGTH
-    /// TARGET ARGUMENTS`, with files or devices as devices.
+    /// The file has the output of `dmsetup table --showkeys`: lines of `START LENGTH TARGET
+    /// ARGUMENTS`, with files or devices as devices.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
                                 "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset",
@@ -60,16 +60,16 @@ pub(crate) struct VolumeArgs {
                                 "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
-    /// What the volume is
+    /// Type of the volume
     #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks")]
     pub(crate) kind: VolumeType,
 
     #[command(flatten)]
     pub(crate) header: HeaderArgs,
 
-    /// Take this copy of a LUKS2 header, for reading only
+    /// Use this copy of a LUKS2 header, read-only
     ///
-    /// The copy may be outdated, or left from a volume whose disk has another use now.
+    /// The copy may be outdated, or left over from an earlier use of the disk.
     #[arg(long, value_name = "COPY", value_enum)]
     pub(crate) header_copy: Option<HeaderCopy>,
 
@@ -77,11 +77,11 @@ pub(crate) struct VolumeArgs {
     #[arg(short = 'S', long, value_name = "N", help_heading = "Key options")]
     pub(crate) key_slot: Option<u32>,
 
-    /// Refuse a keyslot whose key derivation wants more memory than this (default 4G)
+    /// Refuse a keyslot whose key derivation needs more memory than this (default 4G)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Key options")]
     pub(crate) max_kdf_memory: Option<u64>,
 
-    /// Refuse a keyslot whose key derivation would take longer than this (default 60)
+    /// Refuse a keyslot whose key derivation would take more seconds than this (default 60)
     #[arg(long, value_name = "SECONDS", help_heading = "Key options")]
     pub(crate) max_kdf_time: Option<u64>,
 
@@ -96,7 +96,7 @@ pub(crate) struct VolumeArgs {
     pub(crate) plain: PlainArgs,
 }
 
-/// Where a LUKS header lies, if not at the start of the volume.
+/// Place of a LUKS header outside the volume.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct HeaderArgs {
     /// Detached LUKS header
@@ -104,11 +104,11 @@ pub(crate) struct HeaderArgs {
     pub(crate) header: Option<PathBuf>,
 }
 
-/// What a header would say, for `--type plain`.
+/// Parameters of a plain volume, which has no header.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Options of --type plain")]
 pub(crate) struct PlainArgs {
-    /// Cipher, as in aes-xts-plain64
+    /// Cipher, for example aes-xts-plain64
     #[arg(short = 'c', long)]
     pub(crate) cipher: Option<String>,
 
@@ -116,19 +116,19 @@ pub(crate) struct PlainArgs {
     #[arg(short = 's', long, value_name = "BITS")]
     pub(crate) key_size: Option<u32>,
 
-    /// Hash that makes the key from the passphrase; `plain` is none. A key file is not hashed
+    /// Hash that derives the key from the passphrase; `plain` is no hash. A key file is not hashed
     #[arg(short = 'h', long)]
     pub(crate) hash: Option<String>,
 
-    /// Where the encrypted data start on the device
+    /// Start of the encrypted data on the device
     #[arg(short = 'o', long, value_name = "SECTORS")]
     pub(crate) offset: Option<u64>,
 
-    /// Added to the sector number before the IV is made
+    /// Number added to the sector number for the IV
     #[arg(short = 'p', long, value_name = "SECTORS")]
     pub(crate) skip: Option<u64>,
 
-    /// Size of the volume; without it, to the end of the device
+    /// Size of the volume; the default is the rest of the device
     #[arg(short = 'b', long, value_name = "SECTORS")]
     pub(crate) size: Option<u64>,
 
@@ -136,13 +136,13 @@ pub(crate) struct PlainArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) sector_size: Option<u32>,
 
-    /// Count IVs in encryption sectors instead of 512 bytes
+    /// Count IVs in encryption sectors instead of units of 512 bytes
     #[arg(long)]
     pub(crate) iv_large_sectors: bool,
 }
 
 impl VolumeArgs {
-    /// The volume as the options describe it.
+    /// The volume that the options describe.
     pub(crate) fn spec(&self) -> Result<VolumeSpec, Failure> {
         let (path, kind) = match (&self.table, &self.volume) {
             (Some(table), _) => (table.clone(), Kind::Table),
@@ -170,7 +170,7 @@ impl VolumeArgs {
 }
 
 impl PlainArgs {
-    /// The first option that only a plain volume takes.
+    /// The first given option for plain volumes only.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.cipher.is_some(), "--cipher"),
@@ -185,7 +185,7 @@ impl PlainArgs {
         given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }
 
-    /// A plain volume; nothing is guessed, because a wrong guess looks like an empty disk.
+    /// A plain volume; no parameter is guessed, because a wrong guess looks like an empty disk.
     pub(crate) fn spec(&self) -> Result<PlainSpec, Failure> {
         let (Some(cipher), Some(key_size_bits)) = (self.cipher.clone(), self.key_size) else {
             return Err(Failure::failed(

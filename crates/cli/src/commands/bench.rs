@@ -1,8 +1,7 @@
-//! `blockyard bench`: fio's jobs on a volume, through the path that `serve` takes, without a
-//! client.
+//! `blockyard bench`: fio's jobs on a volume, through the data path of `serve`, without a client.
 //!
-//! A volume is not filled first: a hole in its image reads faster than data. Jobs that write
-//! overwrite what is on it, and so need `--destroy`.
+//! A volume is not filled first: a hole in its image reads faster than data. Writing jobs overwrite
+//! the volume's data, and so need `--destroy`.
 
 mod conditions;
 mod json;
@@ -28,9 +27,9 @@ use crate::size::parse_size;
 use crate::stages;
 use crate::volume_spec::VolumeSpec;
 
-/// Run fio jobs on a volume, and print what they measured as fio does
+/// Run fio jobs on a volume, and print fio's figures
 ///
-/// A job file has fio's form. Options alone are a job too:
+/// A job file has fio's format. Options alone form a job too:
 ///
 ///     blockyard bench disk.luks -- rw=randread bs=4k ioengine=libaio iodepth=32 runtime=10
 #[derive(Args, Debug)]
@@ -39,16 +38,16 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     volume: VolumeArgs,
 
-    /// The volume is not encrypted: run on the file or block device as it is
+    /// Run on the file or block device itself, without encryption
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
                                       "cipher", "key_size", "hash"])]
     raw: bool,
 
-    /// What is on the volume may be overwritten
+    /// Permit overwriting the data on the volume
     #[arg(long)]
     destroy: bool,
 
-    /// Cipher worker threads beside the jobs' own [default: as the cipher's speed wants]
+    /// Cipher worker threads besides the jobs' threads [default: chosen by the cipher's speed]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(0..=crate::commands::serve::THREADS_MAX))]
     threads: Option<u16>,
@@ -57,7 +56,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
 
-    /// Run the jobs so many times, and print the result lines of the 2015 mail, one for each job
+    /// Repeat the jobs this many times, and print one result line of the 2015 mail for each job
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000),
           conflicts_with_all = ["json", "trace"])]
     result_lines: Option<u32>,
@@ -66,7 +65,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     page: lab::PageArgs,
 
-    /// Record what the jobs ask for into this file (docs/trace.md)
+    /// Record the jobs' requests in this file (docs/trace.md)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
@@ -86,7 +85,7 @@ pub(crate) struct BenchArgs {
     help: HelpArgs,
 }
 
-/// What else than a volume the jobs can run on.
+/// Target of the jobs if it is not a volume.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Other targets")]
 #[cfg_attr(feature = "lab", command(
@@ -95,7 +94,7 @@ pub(crate) struct BenchArgs {
     mut_arg("set", |set| set.conflicts_with("null")),
 ))]
 struct TargetArgs {
-    /// A device of this size that forgets what is written and ends each request at once
+    /// Run on a device of this size that ends each request at once and stores nothing
     #[arg(long, value_name = "SIZE", value_parser = parse_size,
           conflicts_with_all = ["volume", "table", "raw"])]
     null: Option<u64>,
@@ -109,7 +108,7 @@ struct TargetArgs {
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.jobs.is_empty() {
         return Err(Failure::failed(
-            "no job: name a job file with --job FILE, or options, as in -- rw=randread bs=4k",
+            "no job: name a job file with --job FILE, or give options, as in -- rw=randread bs=4k",
         ));
     }
     let mut in_use = args.in_use();
@@ -120,10 +119,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(name) = &args.target.world.lab {
         return lab::run(args, name, parse);
     }
-    // Before a key is asked for: how long the volume is plays no part in whether it is written.
+    // Before the key is asked for: the length of the volume does not decide whether it is written.
     let JobFile { jobs, direct, .. } = parse(u64::MAX >> 2)?;
     if direct == Some(false) && args.volume.direct {
-        return Err(Failure::failed("--direct and a job's direct=0 contradict each other"));
+        return Err(Failure::failed("--direct contradicts a job's direct=0"));
     }
     let direct = direct.unwrap_or(args.volume.direct);
     logs::check(&jobs, args.force.force, &in_use)?;
@@ -161,16 +160,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     args.give(&fio, &description, Some((&volume, &conditions)), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
     match is_stopped {
-        true => {
-            Err(Failure::failed("a signal ended the jobs early: figures are of the time before"))
-        }
+        true => Err(Failure::failed(
+            "a signal ended the jobs early: the figures cover the time until then",
+        )),
         false => Ok(()),
     }
 }
 
 fn note(ignored: &[Ignored]) {
     for ignored in ignored {
-        say(&format!("note: {} changes nothing: {}", ignored.key, ignored.why));
+        say(&format!("note: {} has no effect: {}", ignored.key, ignored.why));
     }
 }
 
@@ -178,7 +177,7 @@ fn note(ignored: &[Ignored]) {
 const EIO: i32 = 5;
 const ETIMEDOUT: i32 = 110;
 
-/// Whether a job went well.
+/// Checks whether a job succeeded.
 fn judge(result: &JobResult) -> Result<(), Failure> {
     let JobResult { name, mismatches, .. } = result;
     match (&result.mismatch, result.error) {
@@ -189,7 +188,7 @@ fn judge(result: &JobResult) -> Result<(), Failure> {
             let reason = std::io::Error::from_raw_os_error(error);
             let why = match error {
                 EIO => ", or it was slower than rate_min",
-                ETIMEDOUT => ": a request took longer than max_latency or latency_target allows",
+                ETIMEDOUT => ": a request exceeded max_latency or latency_target",
                 _ => "",
             };
             let text = format!("job {name} ended early: {reason}{why}");
@@ -200,8 +199,8 @@ fn judge(result: &JobResult) -> Result<(), Failure> {
 }
 
 impl BenchArgs {
-    /// Says what the jobs measured, in the form that is asked for, with the stages of the requests
-    /// if they ran on a volume.
+    /// Prints the results in the chosen format, with the times by stage if the jobs ran on a
+    /// volume.
     fn give(
         &self,
         fio: &Fio,
@@ -229,14 +228,14 @@ impl BenchArgs {
         }
     }
 
-    /// Records the jobs' requests, if that is wanted.
+    /// Records the jobs' requests, if `--trace` is given.
     fn record(&self, volume: &Volume, in_use: &InUse) -> Result<(), Failure> {
         let Some(path) = self.trace.clone() else { return Ok(()) };
         let to = TraceFile { path, replace: self.force.force, limit: None };
         Ok(volume.record("", &to, in_use)?)
     }
 
-    /// Refuses outputs that cannot be written before the jobs run, which may take long.
+    /// Refuses unwritable outputs before the jobs run, which may take long.
     fn check_outputs(&self, in_use: &InUse) -> Result<(), Failure> {
         #[cfg(feature = "lab")]
         self.page.check(self.force, in_use)?;
@@ -252,7 +251,7 @@ impl BenchArgs {
         InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(self.jobs.job.as_deref()))
     }
 
-    /// The file that is named, if the jobs run on one.
+    /// The file or block device that the jobs run on, if any.
     fn file(&self) -> Option<&Path> {
         let volume = &self.volume;
         let named = volume.table.as_deref().or(volume.volume.as_deref());

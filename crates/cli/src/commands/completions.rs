@@ -1,5 +1,5 @@
-//! `blockyard completions SHELL`: the completion script, made from the definition of the command
-//! line.
+//! `blockyard completions SHELL`: the completion script, generated from the definition of the
+//! command line.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -14,7 +14,7 @@ use crate::output::print;
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct CompletionsArgs {
-    /// Which shell
+    /// Shell to complete for
     shell: Shell,
 
     #[command(flatten)]
@@ -31,7 +31,7 @@ fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut definition(), "blockyard", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
-        // A bare ? is a pattern for fish before version 4, which then says "No matches" at each
+        // A bare ? is a pattern for fish before version 4, which then reports "No matches" at each
         // Tab.
         Shell::Fish => script.replace(" -s ? ", " -s '?' ").replace(" ?/help", " '?/help'"),
         _ => script,
@@ -47,7 +47,7 @@ mod tests {
         let script = script(Shell::Fish);
         assert!(script.contains(" -s '?' -l help"));
         for line in script.lines() {
-            // Text of the help lies in quotes, in which \\' is a quote.
+            // Help texts are quoted; a quote in them is \\'.
             let text = line.replace("\\'", "");
             let bare: String = text.split('\'').step_by(2).collect();
             let outside: String = bare.split('"').step_by(2).collect();

@@ -1,5 +1,5 @@
-//! `blockyard status`, `suspend`, `resume` and `message`: a server that runs, over its control
-//! socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume` and `message`: commands to a running server over its
+//! control socket (`serve --control`).
 
 use std::path::PathBuf;
 
@@ -15,9 +15,9 @@ use crate::output::{print, say};
 
 mod text;
 
-/// Show what a server does: state, table, pipeline, counters
+/// Show the state of a server: table, pipeline, counters
 ///
-/// Asks a server that was started with `serve --control SOCKET`.
+/// The server must run with `serve --control SOCKET`.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct StatusArgs {
@@ -33,9 +33,9 @@ pub(crate) struct StatusArgs {
     help: ShortHelpArgs,
 }
 
-/// Let the I/O of a volume wait, and return when what was in flight has ended
+/// Suspend the I/O of a volume, and return when requests in flight have ended
 ///
-/// Its clients wait, and go on after `resume`. Keys can be changed meanwhile with `message`.
+/// Clients wait until `resume`. While the volume is suspended, `message` can change its keys.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct SuspendArgs {
@@ -43,10 +43,10 @@ pub(crate) struct SuspendArgs {
     device: DeviceArgs,
 }
 
-/// Let the I/O of a suspended volume go on
+/// Resume the I/O of a suspended volume
 ///
-/// After a failed flush or FUA write acknowledged writes may be lost, and all further flushes and
-/// writes of the volume fail. `status` says so. They go on to fail after a plain `resume`.
+/// After a failed flush or FUA write, acknowledged writes may be lost, and all further flushes and
+/// writes of the volume fail, also after a plain `resume`. `status` reports this.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ResumeArgs {
@@ -61,22 +61,22 @@ pub(crate) struct ResumeArgs {
 /// Send a message to a crypt line, `key set` or `key wipe`, or to a multipath line
 ///
 /// A multipath line takes queue_if_no_path, fail_if_no_path, switch_group N, disable_group N,
-/// enable_group N, fail_path DEVICE and reinstate_path DEVICE, while the volume is not suspended.
-/// A crypt line takes its messages while it is. After `key wipe` nothing can be read or written,
-/// nor the volume resumed, until `key set` gives it a key of the same length: hex digits, read from
-/// the terminal or from the first line of standard input, or from a file; never an argument, which
-/// everybody on the machine could see.
+/// enable_group N, fail_path DEVICE and reinstate_path DEVICE, while the volume is not suspended. A
+/// crypt line takes its messages while the volume is suspended. After `key wipe` the volume cannot
+/// be read, written or resumed until `key set` gives it a key of the same length. The key is given
+/// in hex digits, at the terminal, in the first line of standard input, or in a file; never as an
+/// argument, which every process on the machine could see.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct MessageArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// `key set`, `key wipe`, or what a multipath line takes
+    /// `key set`, `key wipe`, or a message for multipath
     #[arg(value_name = "MESSAGE", required = true, num_args = 1..)]
     words: Vec<String>,
 
-    /// The line at this sector of the volume
+    /// Sector of the volume where the line starts
     #[arg(long, value_name = "N", default_value_t = 0)]
     sector: u64,
 
@@ -85,7 +85,7 @@ pub(crate) struct MessageArgs {
     key_file: Option<PathBuf>,
 }
 
-/// Which volume of which server.
+/// Server and volume.
 #[derive(Args, Debug)]
 pub(super) struct DeviceArgs {
     /// The server's control socket
@@ -100,22 +100,22 @@ pub(super) struct DeviceArgs {
     help: ShortHelpArgs,
 }
 
-/// Prints it.
+/// Prints the status.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let status = Control::at(&args.socket).status()?;
     if args.json {
-        let text = serde_json::to_string_pretty(&status).expect("it has no odd keys");
+        let text = serde_json::to_string_pretty(&status).expect("all keys are strings");
         return print(&format!("{text}\n"));
     }
     print(&text::of(&status))
 }
 
-/// Suspends.
+/// Suspends the volume.
 pub(crate) fn suspend(args: &SuspendArgs) -> Result<(), Failure> {
     Ok(args.device.control().suspend(&args.device.export)?)
 }
 
-/// Resumes.
+/// Resumes the volume.
 pub(crate) fn resume(args: &ResumeArgs) -> Result<(), Failure> {
     let loss = args.device.control().resume(&args.device.export, args.accept_loss)?;
     if let Some(Loss { device, problem, .. }) = loss {
@@ -127,7 +127,7 @@ pub(crate) fn resume(args: &ResumeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends it.
+/// Sends the message.
 pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
     let (control, export, sector) = (args.device.control(), &args.device.export, args.sector);
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();

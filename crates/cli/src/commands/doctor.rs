@@ -1,4 +1,4 @@
-//! `blockyard doctor`: what is slow or risky, and the command that mends it.
+//! `blockyard doctor`: finds slow and risky settings, and names commands that correct them.
 
 mod words;
 
@@ -18,19 +18,18 @@ use crate::key::KeySource;
 use crate::output::print;
 use crate::volume_spec::Kind;
 
-/// As long as `top` looks.
+/// The interval of `top`.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// Say what is slow or risky about this machine, a volume, a configuration or a server, and what
-/// mends it
+/// Find slow or risky settings of a machine, a volume, a configuration or a server
 ///
 /// Asks for no passphrase and changes nothing. Each finding is `risky` (data or secrets can be
-/// lost), `slow`, or a `note` (a choice that others make differently), with the command that mends
-/// it.
+/// lost), `slow`, or a `note` (a choice that others make differently), with the command that
+/// corrects it.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct DoctorArgs {
-    /// Image files or block devices to look at, besides the machine
+    /// Image files or block devices to check, besides the machine
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volumes: Vec<PathBuf>,
 
@@ -38,11 +37,11 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "volumes")]
     header: Option<PathBuf>,
 
-    /// Look at a configuration of `serve`, and at its volumes
+    /// Check a configuration of `serve`, and its volumes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    /// Look for a second at what goes on in a server that was started with `serve --control`
+    /// Check a server that runs with `serve --control`, for one second
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
@@ -54,7 +53,7 @@ pub(crate) struct DoctorArgs {
     help: ShortHelpArgs,
 }
 
-/// Looks, and tells.
+/// Checks, and prints the findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut findings = doctor::machine();
     for path in &args.volumes {
@@ -76,12 +75,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if args.json {
         let words: Vec<Words> = findings.iter().map(Words::of).collect();
         let text = serde_json::to_string_pretty(&json!({ "findings": words }));
-        return print(&(text.expect("it has no odd keys") + "\n"));
+        return print(&(text.expect("all keys are strings") + "\n"));
     }
     print(&words::text(&findings))
 }
 
-/// Two exports may share a key, or a disk.
+/// Two exports may share a key or a disk.
 fn each_once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut seen = Vec::new();
     for finding in findings {

@@ -1,7 +1,7 @@
-//! `blockyard dump`: the plaintext of a volume out to a file or a pipe.
+//! `blockyard dump`: copies the plaintext of a volume to a file or a pipe.
 //!
-//! A regular file is written with holes where the plaintext is zeros: a dump of a mostly empty disk
-//! is mostly hole. A pipe gets every byte.
+//! In a regular file, zeros become holes: a dump of a mostly empty disk is mostly hole. A pipe gets
+//! every byte.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use crate::progress::Progress;
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("offset", |offset| offset.short(None)))]
 pub(crate) struct DumpArgs {
-    /// File to write, readable by its owner only; without it, or with `-`, standard output
+    /// File to write, readable by its owner only; the default, or `-`, is standard output
     #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -36,7 +36,7 @@ pub(crate) struct DumpArgs {
     help: HelpArgs,
 }
 
-/// Copies everything out.
+/// Copies the whole volume.
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
     if output.is_none() && rustix::termios::isatty(rustix::stdio::stdout()) {

@@ -1,4 +1,4 @@
-//! `blockyard elevators`: the schedulers that there are, and what can be set.
+//! `blockyard elevators`: lists the schedulers and their tunables.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use crate::args::ShortHelpArgs;
 use crate::failure::Failure;
 use crate::output::print;
 
-/// Columns of a terminal that need not be turned on its side.
+/// Width of the lists on a terminal.
 const WIDTH: usize = 100;
 
 /// List the elevators (I/O schedulers) and their tunables
 ///
-/// `serve --elevator NAME[,TUNABLE=VALUE...]` takes them.
+/// Use them with `serve --elevator NAME[,TUNABLE=VALUE...]`.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ElevatorsArgs {
-    /// Only this one
+    /// List this elevator only
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
     name: Option<String>,
 
@@ -36,7 +36,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     ELEVATORS.iter().map(|elevator| elevator.name)
 }
 
-/// Lists them.
+/// Prints the list.
 pub(crate) fn run(args: &ElevatorsArgs) -> Result<(), Failure> {
     let wanted = ELEVATORS.iter().copied();
     let wanted: Vec<_> = wanted
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &ElevatorsArgs) -> Result<(), Failure> {
         .collect();
     if args.json {
         let all: Vec<Value> = wanted.iter().map(|elevator| json_of(elevator)).collect();
-        let text = serde_json::to_string_pretty(&all).expect("a value of ours has no odd keys");
+        let text = serde_json::to_string_pretty(&all).expect("all keys are strings");
         return print(&format!("{text}\n"));
     }
     print(&listing(&wanted))
@@ -76,7 +76,7 @@ fn json_of(elevator: &ElevatorType) -> Value {
     })
 }
 
-/// Widths of the columns, over all that is shown.
+/// Widths of the columns, over all shown elevators.
 struct Columns {
     name: usize,
     default: usize,
@@ -131,12 +131,12 @@ fn listing(elevators: &[&ElevatorType]) -> String {
             text.push('\n');
         }
     }
-    // A blank line between, and none at the end.
+    // A blank line between elevators, none at the end.
     text.truncate(text.trim_end().len() + 1);
     text
 }
 
-/// Puts words behind `start`; further lines begin below the first word.
+/// Appends words after `start`; further lines are indented to the first word.
 fn append(text: &mut String, start: &str, words: &str) {
     let indent = " ".repeat(start.len());
     let mut line = start.to_owned();

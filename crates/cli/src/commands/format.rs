@@ -1,7 +1,7 @@
 //! `blockyard format`: makes a LUKS2 volume, in a new file if asked to.
 //!
-//! What is there is not overwritten without a word: a file with contents, a LUKS header or a block
-//! device needs `YES` at the terminal, or `--batch-mode`. A file that was made for the volume is
+//! Data is overwritten only after a confirmation: a file with contents, a LUKS header or a block
+//! device needs `YES` at the terminal, or `--batch-mode`. A file that was created for the volume is
 //! removed again when formatting fails.
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::volume_spec::warn_of_lock;
 
 /// Make a LUKS2 volume
 ///
-/// The defaults are aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and argon2id measured
+/// The defaults are aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and argon2id adjusted
 /// to about two seconds on this machine. cryptsetup and the kernel open the result.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
@@ -29,11 +29,11 @@ pub(crate) struct FormatArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volume: PathBuf,
 
-    /// Create the file with this size, or make it this large
+    /// Create the file with this size, or extend it to this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
 
-    /// What to make
+    /// Format of the volume
     #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks2")]
     kind: FormatType,
 
@@ -49,8 +49,8 @@ pub(crate) struct FormatArgs {
     #[arg(short = 's', long, value_name = "BITS", default_value_t = 512)]
     key_size: u32,
 
-    /// Encryption sector size, 512 to 4096; without it, 4096, or 512 where the data are no multiple
-    /// of 4096 bytes
+    /// Encryption sector size, 512 to 4096; the default is 4096, or 512 if the data area is no
+    /// multiple of 4096 bytes
     #[arg(long, value_name = "BYTES")]
     sector_size: Option<u32>,
 
@@ -71,7 +71,7 @@ pub(crate) struct FormatArgs {
     help: HelpArgs,
 }
 
-/// What `--type` can be here.
+/// Values of `--type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatType {
     /// LUKS2
@@ -79,7 +79,7 @@ enum FormatType {
     Luks2,
 }
 
-/// How dear it is to try a passphrase.
+/// Cost of trying a passphrase.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Key derivation options")]
 struct CostArgs {
@@ -87,16 +87,16 @@ struct CostArgs {
     #[arg(long, value_enum, default_value = "argon2id")]
     pbkdf: PbkdfName,
 
-    /// Milliseconds that one try should take on this machine
+    /// Duration of one try on this machine, in milliseconds
     #[arg(short = 'i', long, value_name = "MS", default_value_t = 2000,
           value_parser = clap::value_parser!(u64).range(1..=600_000))]
     iter_time: u64,
 
-    /// Most memory that argon2 takes; without it, 1 GiB and at most half of the machine's
+    /// Limit of argon2's memory; the default is 1 GiB, and at most half of the machine's
     #[arg(long, value_name = "KIB")]
     pbkdf_memory: Option<u32>,
 
-    /// Threads of argon2; without it, one for each CPU and at most 4
+    /// Threads of argon2; the default is one for each CPU, at most 4
     #[arg(long, value_name = "N")]
     pbkdf_parallel: Option<u32>,
 
@@ -112,7 +112,7 @@ enum PbkdfName {
     Pbkdf2,
 }
 
-/// The header: what it is called and how it is laid out.
+/// Labels and layout of the header.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Header options")]
 struct LayoutArgs {
@@ -127,7 +127,7 @@ struct LayoutArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     subsystem: String,
 
-    /// UUID; without it, a random one
+    /// UUID; the default is a random one
     #[arg(long)]
     uuid: Option<String>,
 
@@ -135,11 +135,11 @@ struct LayoutArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16K")]
     luks2_metadata_size: u64,
 
-    /// Size of the keyslots area; without it, all that is left before the data
+    /// Size of the keyslots area; the default is all space before the data
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     luks2_keyslots_size: Option<u64>,
 
-    /// Where the data start; without it, after 16 MiB, or at once with --header
+    /// Start of the data; the default is 16 MiB, or zero with --header
     #[arg(short = 'o', long, value_name = "SECTORS")]
     offset: Option<u64>,
 }
@@ -174,7 +174,7 @@ impl FormatArgs {
         let data_offset_bytes = match self.layout.offset {
             None => None,
             Some(sectors) => Some(sectors.checked_mul(512).ok_or_else(|| {
-                Failure::failed(format!("--offset {sectors}: no device has that many sectors"))
+                Failure::failed(format!("--offset {sectors} is too large for any device"))
             })?),
         };
         Ok(FormatOptions {
@@ -210,7 +210,7 @@ impl From<PbkdfName> for Pbkdf {
     }
 }
 
-/// Looks for data, with a bar if that takes long.
+/// Searches for data, with a progress bar if that takes long.
 fn content(unformatted: &Unformatted) -> Result<Option<Content>, Failure> {
     let mut bar = None;
     let found = unformatted.content(&mut |done_bytes, len_bytes| {
@@ -219,22 +219,22 @@ fn content(unformatted: &Unformatted) -> Result<Option<Content>, Failure> {
     Ok(found?)
 }
 
-/// The data that a person would miss, in words.
+/// A description of the data that formatting would destroy.
 fn loss(content: Content) -> &'static str {
     match content {
         Content::Luks1 => "a LUKS1 volume",
         Content::Luks2 => "a LUKS2 volume",
         Content::DamagedLuks => "a LUKS header that is damaged or not supported",
         Content::Other(name) => name,
-        Content::Device => "whatever is on this device",
+        Content::Device => "the data on this device",
         Content::Data => "data",
     }
 }
 
-/// Without a terminal nobody can say yes: then only `--batch-mode` does.
+/// Without a terminal, only `--batch-mode` confirms.
 fn confirm(warning: &str) -> Result<(), Failure> {
     match Terminal::on_stdin() {
         Some(terminal) => terminal.confirmed(&format!("{warning}.")),
-        None => Err(Failure::busy(format!("{warning}; to do it all the same, use --batch-mode"))),
+        None => Err(Failure::busy(format!("{warning}; to proceed, use --batch-mode"))),
     }
 }

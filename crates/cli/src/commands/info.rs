@@ -1,4 +1,4 @@
-//! `blockyard info`: what a header says, what a table maps, or what an NBD server offers.
+//! `blockyard info`: shows a header, the mappings of a table, or the exports of an NBD server.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::output::{print, say};
 use crate::size::human_size;
 use crate::volume_spec::read_table;
 
-/// Show a LUKS header, or what an NBD server serves
+/// Show a LUKS header, a table, or the exports of an NBD server
 ///
 /// Needs no passphrase. An export is named by its URI: nbd://HOST:PORT/EXPORT or
 /// nbd+unix:///EXPORT?socket=PATH.
@@ -29,7 +29,7 @@ pub(crate) struct InfoArgs {
     #[command(flatten)]
     header: HeaderArgs,
 
-    /// Show this copy of a LUKS2 header, which may be outdated or left from an earlier volume
+    /// Show this copy of a LUKS2 header, which may be outdated or left over from an earlier volume
     #[arg(long, value_name = "COPY", value_enum, conflicts_with = "table")]
     header_copy: Option<HeaderCopy>,
 
@@ -135,10 +135,10 @@ fn export_text(uri: &Uri, export: &ServerExport) -> String {
 }
 
 fn pretty(value: &Value) -> String {
-    ended(&serde_json::to_string_pretty(value).expect("a value of ours has no odd keys"))
+    ended(&serde_json::to_string_pretty(value).expect("all keys are strings"))
 }
 
-/// With a newline at the end, but not two.
+/// Text with exactly one newline at the end.
 fn ended(text: &str) -> String {
     format!("{}\n", text.trim_end_matches('\n'))
 }

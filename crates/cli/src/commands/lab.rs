@@ -1,4 +1,4 @@
-//! `blockyard lab`: experiments in the simulated world.
+//! `blockyard lab`: experiments on a simulated machine.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::failure::Failure;
 use crate::output::{InUse, Output, print, say};
 use crate::progress::{Progress, Steps};
 
-/// Run experiments with I/O schedulers in a simulated world
+/// Run experiments with I/O schedulers on a simulated machine
 ///
-/// An experiment is a TOML file: machine, device, file system, queue, jobs, variants of them, and
-/// what was published or claimed about it. `lab template` prints a commented one to begin with;
-/// docs/lab.md explains all of it.
+/// An experiment is a TOML file: machine, device, file system, queue, jobs, their variants, and
+/// published results and claims. `lab template` prints a commented template; docs/lab.md explains
+/// all settings.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, disable_help_subcommand = true)]
 pub(crate) struct LabArgs {
@@ -45,7 +45,7 @@ enum LabCommand {
     Template(TemplateArgs),
 }
 
-/// List the experiments that come with blockyard
+/// List blockyard's experiments
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct ListArgs {
@@ -53,14 +53,14 @@ struct ListArgs {
     help: ShortHelpArgs,
 }
 
-/// What all that run have in common.
+/// Common options of all runs.
 #[derive(Args, Debug)]
 struct SelectArgs {
-    /// Only this variant; may be given several times
+    /// Run this variant only; may be repeated
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
 
-    /// Run with this seed instead of the experiment's; may be given several times
+    /// Run with this seed instead of the experiment's; may be repeated
     #[arg(
         long = "seed",
         value_name = "N",
@@ -69,7 +69,7 @@ struct SelectArgs {
     )]
     seeds: Vec<u64>,
 
-    /// Run everything twice: the traces of both must agree
+    /// Run everything twice, and check that the traces agree
     #[arg(long)]
     check: bool,
 
@@ -78,7 +78,7 @@ struct SelectArgs {
     json: bool,
 }
 
-/// Run an experiment: published numbers and ours side by side, claims with their verdicts
+/// Run an experiment: published and own results side by side, and verdicts of claims
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct RunArgs {
@@ -86,7 +86,7 @@ struct RunArgs {
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     experiment: String,
 
-    /// Change a value of the world: queue.elevator=cfq, jobs.tio.threads=8
+    /// Change a setting of the machine: queue.elevator=cfq, jobs.tio.threads=8
     #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse)]
     set: Vec<Override>,
 
@@ -104,10 +104,10 @@ struct RunArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "On this machine")]
 struct RealArgs {
-    /// Run the jobs for real: `memory`, or a file or block device for their files
+    /// Run the jobs on this machine: `memory`, or a file or block device for their files
     ///
-    /// Through our own queue and the variant's elevator; there is no page cache and no file system.
-    /// The world's other values do not matter.
+    /// They use blockyard's queue and the variant's elevator, without a page cache and a file
+    /// system. The other settings of the simulated machine have no effect.
     #[arg(
         long,
         value_name = "memory|PATH",
@@ -116,14 +116,14 @@ struct RealArgs {
     )]
     real: Option<PathBuf>,
 
-    /// What is in the file or on the device may be overwritten
+    /// Permit overwriting the data of the file or device
     #[arg(long, requires = "real", conflicts_with = "check")]
     destroy: bool,
 }
 
-/// Run an experiment under several settings, or several experiments, side by side
+/// Run an experiment with several settings, or several experiments, side by side
 ///
-/// The first column is the experiment as it is; each --set is a column more.
+/// The first column is the unchanged experiment; each --set adds a column.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct CompareArgs {
@@ -131,7 +131,7 @@ struct CompareArgs {
     #[arg(value_name = "NAME|FILE", required = true, value_hint = ValueHint::FilePath)]
     experiments: Vec<String>,
 
-    /// A column with these values of the world, separated by `;` if there are several
+    /// Add a column with these settings, separated by `;`
     #[arg(long, value_name = "PATH=VALUE[;...]")]
     set: Vec<String>,
 
@@ -142,7 +142,7 @@ struct CompareArgs {
     help: ShortHelpArgs,
 }
 
-/// Show who ran after whom, and what became of each request
+/// Show the order of threads at the device, and the history of each request
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct TraceArgs {
@@ -150,7 +150,7 @@ struct TraceArgs {
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     experiment: String,
 
-    /// Which variant; not needed if there is only one
+    /// Variant; not needed if there is only one
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
 
@@ -158,11 +158,11 @@ struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]
     seed: Option<u64>,
 
-    /// Change a value of the world
+    /// Change a setting of the machine
     #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse)]
     set: Vec<Override>,
 
-    /// From this second of simulated time on
+    /// Start at this second of simulated time
     #[arg(
         long,
         value_name = "SECONDS",
@@ -172,7 +172,7 @@ struct TraceArgs {
     )]
     from: Nanos,
 
-    /// Until this one
+    /// End at this second
     #[arg(
         long,
         value_name = "SECONDS",
@@ -182,7 +182,7 @@ struct TraceArgs {
     )]
     until: Nanos,
 
-    /// Lines of each list at most
+    /// Maximum length of each list
     #[arg(
         long,
         value_name = "N",
@@ -200,18 +200,18 @@ struct TraceArgs {
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct ReportArgs {
-    /// Names or TOML files; all experiments of blockyard if there are none
+    /// Names or TOML files; the default is all of blockyard's experiments
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     experiments: Vec<String>,
 
-    /// The page; `-` is standard output
+    /// HTML page to write; `-` is standard output
     #[arg(short, long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
     #[command(flatten)]
     force: ForceArgs,
 
-    /// Run everything twice: the traces of both must agree
+    /// Run everything twice, and check that the traces agree
     #[arg(long)]
     check: bool,
 
@@ -219,9 +219,9 @@ struct ReportArgs {
     help: ShortHelpArgs,
 }
 
-/// Search the boxes of an experiment's fits, and write down the points that are accepted
+/// Search the boxes of an experiment's fits, and write the accepted points
 ///
-/// Only the rows that may be fitted on are run. The points go into a file beside the experiment:
+/// Only the rows for fitting are run. The points go into a file beside the experiment:
 /// mine.fits.toml for mine.toml.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
@@ -230,7 +230,7 @@ struct FitArgs {
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     experiment: String,
 
-    /// Where the points go; needed for an experiment that comes with blockyard
+    /// File for the points; needed for blockyard's own experiments
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -253,7 +253,7 @@ struct ShowArgs {
     help: ShortHelpArgs,
 }
 
-/// Print a commented experiment to begin one's own with
+/// Print a commented template of an experiment
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct TemplateArgs {
@@ -261,7 +261,7 @@ struct TemplateArgs {
     help: ShortHelpArgs,
 }
 
-/// Does what is asked for.
+/// Runs the subcommand.
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.command {
         LabCommand::List(_) => list(),
@@ -275,7 +275,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     }
 }
 
-/// The experiment of this name or file; says on standard error what its traces lack.
+/// The experiment of this name or file; reports on standard error missing parts of its traces.
 pub(crate) fn load(name: &str) -> Result<Experiment, Failure> {
     let experiment = builtin::load(name)?;
     warn(&experiment.take_warnings());
@@ -323,7 +323,7 @@ fn show_changed(
     show(&report, args.select.json)
 }
 
-/// Runs an experiment, with a bar for a person who watches.
+/// Runs an experiment, with a progress bar at a terminal.
 fn with_bar(experiment: &Experiment, request: &Request) -> Result<Outcome, Failure> {
     let steps = Steps::default();
     Ok(run_lab(experiment, request, &|done, all| steps.at(done, all))?)
@@ -334,7 +334,7 @@ fn warn(warnings: &[String]) {
 }
 
 impl SelectArgs {
-    /// What is named twice is run once.
+    /// Removes repetitions.
     fn request(&self, set: &[Override]) -> Request {
         let (mut variants, mut seeds) = (Vec::new(), Vec::new());
         for variant in &self.variants {
@@ -357,9 +357,7 @@ fn show(report: &Report, as_json: bool) -> Result<(), Failure> {
 
 fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if args.experiments.len() == 1 && args.set.is_empty() {
-        return Err(Failure::failed(
-            "there is nothing to compare: give --set, or a second experiment",
-        ));
+        return Err(Failure::failed("nothing to compare: give --set, or a second experiment"));
     }
     let (mut columns, mut warnings) = (Vec::new(), Vec::new());
     for name in &args.experiments {
@@ -414,7 +412,7 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
         (None, several) => {
             let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
             let names = names.join(", ");
-            return Err(Failure::failed(format!("say which --variant: there are {names}")));
+            return Err(Failure::failed(format!("choose a --variant: {names}")));
         }
     };
     if args.from >= args.until {
@@ -434,7 +432,7 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which thread is what: the world's own come first.
+/// Numbers of the simulated machine's own threads, which precede the job's.
 fn threads(flushers: u32, first: u32) -> String {
     let own = match flushers {
         1 => "Thread 0 is the flusher".to_owned(),
@@ -448,11 +446,11 @@ fn parse_seed(text: &str) -> Result<u64, String> {
 }
 
 fn parse_limit(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("it takes a whole number from 0 to {}", u32::MAX))
+    text.parse().map_err(|_| format!("not a whole number from 0 to {}", u32::MAX))
 }
 
 fn parse_seconds(text: &str) -> Result<Nanos, String> {
-    let refuse = || format!("{text:?} is no time: say seconds, as in 1.5");
+    let refuse = || format!("{text:?} is no time: give seconds, for example 1.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     if part.len() > 9 || !part.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(refuse());
@@ -496,19 +494,19 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         (None, None) => fits_path(Path::new(&args.experiment)),
         (None, Some(_)) => {
             return Err(Failure::failed(
-                "this experiment comes with blockyard: say with -o where the points go",
+                "this is an experiment of blockyard: give a file for the points with -o",
             ));
         }
     };
     if experiment.fits.is_empty() {
         let name = &experiment.name;
-        return Err(Failure::failed(format!("{name} has no fits: give it a [fits.NAME] table")));
+        return Err(Failure::failed(format!("{name} has no fits: add a [fits.NAME] table")));
     }
     let in_use = InUse::of_paths([Path::new(&args.experiment)]);
     let file = Output::new(&output, args.force.force);
     file.check(&in_use)?;
     let mut text =
-        "# Written by `blockyard lab fit`: the points of each box that were accepted.\n".to_owned();
+        "# Written by `blockyard lab fit`: the accepted points of each box.\n".to_owned();
     let mut without = Vec::new();
     let mut fits = std::mem::take(&mut experiment.fits);
     for fit in &mut fits {

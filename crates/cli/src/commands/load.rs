@@ -1,7 +1,7 @@
-//! `blockyard load`: plaintext into a volume, from a file or a pipe.
+//! `blockyard load`: copies plaintext into a volume, from a file or a pipe.
 //!
-//! The volume keeps its header; what is shorter than the volume replaces its beginning. Zeros are
-//! written like anything else: a hole behind a cipher would read back as noise.
+//! The volume keeps its header; input that is shorter than the volume replaces its beginning. Zeros
+//! are written like other data: behind a cipher, a hole would read as noise.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -21,11 +21,11 @@ use crate::size::human_size;
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct LoadArgs {
-    /// File to read; without it, or with `-`, standard input
+    /// File to read; the default, or `-`, is standard input
     #[arg(short = 'i', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     input: Option<PathBuf>,
 
-    /// The input may end before the volume does; what lies behind stays as it is
+    /// Accept input shorter than the volume; the rest of the volume is kept
     #[arg(long)]
     allow_short: bool,
 
@@ -36,16 +36,16 @@ pub(crate) struct LoadArgs {
     help: HelpArgs,
 }
 
-/// What is loaded.
+/// Input of the command.
 struct Input {
     file: File,
-    /// For messages.
+    /// Name for messages.
     place: String,
-    /// What is left of it, if that is known.
+    /// The rest of its length, if known.
     len_bytes: Option<u64>,
 }
 
-/// Copies everything in.
+/// Copies the whole input.
 pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     let path = args.input.as_deref().filter(|path| path.as_os_str() != "-");
     let spec = args.volume.spec()?;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
         true => Err(input.is_short(
             loaded_bytes,
             &volume,
-            "that much was written, and the rest is as it was",
+            "the input was written, and the rest of the volume is unchanged",
         )),
         false => Ok(()),
     }
@@ -119,7 +119,7 @@ impl Input {
         let volume_bytes = volume.len();
         Failure::failed(format!(
             "{} has {len_bytes} bytes ({}), and the volume holds {volume_bytes} ({}): {outcome}; \
-             say --allow-short if the rest of the volume is to stay as it is",
+             use --allow-short to keep the rest of the volume",
             self.place,
             human_size(len_bytes),
             human_size(volume_bytes)
@@ -127,7 +127,7 @@ impl Input {
     }
 }
 
-/// How many bytes a file or disk has from here on; `None` for a pipe.
+/// The number of bytes from the position to the end of a file or disk; `None` for a pipe.
 fn left_in(file: &mut File) -> Option<u64> {
     let here = file.stream_position().ok()?;
     let end = file.seek(SeekFrom::End(0)).ok()?;

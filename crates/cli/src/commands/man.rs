@@ -1,4 +1,4 @@
-//! `blockyard man [COMMAND|DIR]`: the man pages, made from the definition of the command line.
+//! `blockyard man [COMMAND|DIR]`: man pages, generated from the definition of the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use crate::output::print;
 
 /// Print the man page of a command, or write all pages into a folder
 ///
-/// Without an argument it prints the main page. To read a page: blockyard man serve | man -l -
+/// The default is the main page. To read a page: blockyard man serve | man -l -
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ManArgs {
-    /// A command, as in `serve` or `trace record`; or the folder for the pages of all commands: one
-    /// that is there, or a path with a slash, as in `man1/`
+    /// A command, for example `serve` or `trace record`; or a folder for the pages of all commands:
+    /// an existing one, or a path with a slash, for example `man1/`
     #[arg(value_name = "COMMAND|DIR", value_hint = ValueHint::DirPath)]
     of: Vec<PathBuf>,
 
@@ -23,7 +23,7 @@ pub(crate) struct ManArgs {
     help: ShortHelpArgs,
 }
 
-/// Writes or prints.
+/// Writes or prints the pages.
 pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
     let mut command = definition().disable_help_subcommand(true);
     command.build();

@@ -1,5 +1,4 @@
-//! `blockyard repair`: makes the two copies of a LUKS2 header equal again, on request and never by
-//! itself.
+//! `blockyard repair`: makes the two copies of a LUKS2 header equal again, only on request.
 
 use std::path::PathBuf;
 
@@ -15,9 +14,9 @@ use crate::volume_spec::warn_of_lock;
 
 /// Rewrite a damaged copy of a LUKS2 header from the intact one
 ///
-/// LUKS2 keeps its header twice. If one copy is damaged or outdated, the volume opens with the
-/// other, and this command rewrites the bad one. It asks before it writes; without a terminal it
-/// writes only with --batch-mode. A disk that has another use now is never written to.
+/// LUKS2 keeps two copies of its header. If one is damaged or outdated, the volume opens with the
+/// other, and this command rewrites the bad one after a confirmation; without a terminal it needs
+/// --batch-mode. It never writes to a disk that has another use now.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct RepairArgs {
@@ -25,7 +24,7 @@ pub(crate) struct RepairArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volume: PathBuf,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short = 'q', long)]
     batch_mode: bool,
 
@@ -33,7 +32,7 @@ pub(crate) struct RepairArgs {
     help: ShortHelpArgs,
 }
 
-/// Looks, asks, repairs.
+/// Checks, asks, repairs.
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
     let repair = Repair::open(&args.volume)?;
@@ -53,7 +52,7 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks a person, unless the command line says that all is decided.
+/// Asks for confirmation, unless `--batch-mode` is given.
 fn ask(notices: &str, batch_mode: bool) -> Result<(), Failure> {
     match Terminal::on_stdin() {
         _ if batch_mode => Ok(()),

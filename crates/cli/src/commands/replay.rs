@@ -1,4 +1,4 @@
-//! `blockyard replay`: plays a trace on a volume, a file, memory, nothing, or in the lab.
+//! `blockyard replay`: plays a trace on a volume, a file, memory, a null device, or in the lab.
 
 #[cfg(feature = "lab")]
 mod lab;
@@ -17,10 +17,10 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::traces::InputArgs;
 
-/// Play a trace on a volume, or in the lab, and count what comes out
+/// Play a trace on a volume or in the lab, and measure it
 ///
-/// Each submitter of the trace is a task, with its priority. Bios come when they came, unless
-/// --speed or --fast says otherwise. In the lab the world is that of an experiment:
+/// Each submitter of the trace is a task, with its priority. Bios start at their recorded times,
+/// unless --speed or --fast is given. In the lab, the simulated machine is an experiment's:
 ///
 ///     blockyard replay home.trace disk.luks --destroy
 ///     blockyard replay home.trace --null --fast
@@ -34,12 +34,12 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     volume: VolumeArgs,
 
-    /// The volume is not encrypted: play on the file or block device as it is
+    /// Play on the file or block device itself, without encryption
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
                                       "cipher", "key_size", "hash"])]
     raw: bool,
 
-    /// Play on nothing: every bio ends at once
+    /// Play on a device that ends every bio at once
     #[arg(long, conflicts_with_all = ["volume", "table", "raw"])]
     null: bool,
 
@@ -47,24 +47,24 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     place: lab::PlaceArgs,
 
-    /// What is on the volume may be overwritten
+    /// Permit overwriting the data on the volume
     #[arg(long)]
     destroy: bool,
 
-    /// So many times as fast as it was: 2, 0.5
+    /// Play this many times as fast: 2, 0.5
     #[arg(long, value_name = "FACTOR", value_parser = parse_speed, conflicts_with = "fast")]
     speed: Option<u32>,
 
-    /// As fast as possible: a bio waits only for room among those in flight
+    /// Play as fast as possible: bios wait only for the limit of bios in flight
     #[arg(long)]
     fast: bool,
 
-    /// In flight for each submitter with --fast; without it as many as it had
+    /// Limit of bios in flight for each submitter with --fast; the default is the recorded depth
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536),
           requires = "fast", conflicts_with = "speed")]
     depth: Option<u32>,
 
-    /// Bios behind the end of the target begin again at its start
+    /// Wrap bios beyond the end of the target around to its start
     #[arg(long)]
     wrap: bool,
 
@@ -83,13 +83,16 @@ pub(crate) struct ReplayArgs {
     help: HelpArgs,
 }
 
-/// Plays it.
+/// Plays the trace.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     #[cfg(feature = "lab")]
     args.place.check(args)?;
     let trace = args.input.read()?;
     if trace.bios.is_empty() {
-        return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));
+        return Err(Failure::failed(format!(
+            "{}: the trace has no bios",
+            args.input.trace.display()
+        )));
     }
     let (replay, place) = args.play(&trace)?;
     let lines = match args.json {
@@ -101,9 +104,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     };
     print(&lines)?;
     if !replay.is_complete() {
-        return Err(Failure::failed(
-            "not all bios that were submitted have ended; please report it",
-        ));
+        return Err(Failure::failed("some submitted bios have not ended; please report this"));
     }
     replay_report::failed(&replay).map_or(Ok(()), |failed| Err(Failure::failed(failed)))
 }
@@ -123,7 +124,7 @@ impl ReplayArgs {
             .map_err(|misfit| Failure::failed(format!("{}: {misfit}", self.input.trace.display())))
     }
 
-    /// Plays it, in the lab or on this machine; says on what.
+    /// Plays the trace in the lab or on this machine; returns the place too.
     fn play(&self, trace: &Trace) -> Result<(Replay, String), Failure> {
         #[cfg(feature = "lab")]
         if let Some(experiment) = &self.place.world.lab {
@@ -141,8 +142,8 @@ impl ReplayArgs {
         let discards = trace.bios.iter().any(|bio| bio.op == Op::Discard);
         if discards && !volume.can_discard() {
             return Err(Failure::failed(
-                "the trace has discards, and the volume takes none: open a LUKS2 volume that \
-                 allows them, or play on a file with --raw",
+                "the trace has discards, which the volume does not accept: open a LUKS2 volume \
+                 that allows them, or play on a file with --raw",
             ));
         }
         let mut replay = self.replay(trace, volume.len(), volume.sector_size())?;
@@ -170,9 +171,9 @@ impl ReplayArgs {
     }
 }
 
-/// In thousandths.
+/// Parses a speed in thousandths.
 fn parse_speed(text: &str) -> Result<u32, String> {
-    let refuse = || format!("{text:?} is no speed: say 0.001 to 1000, as in 2 or 0.5");
+    let refuse = || format!("{text:?} is no speed: give 0.001 to 1000, for example 2 or 0.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     if part.len() > 3 || !part.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(refuse());

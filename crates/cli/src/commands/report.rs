@@ -1,4 +1,4 @@
-//! `blockyard report`: runs of jobs side by side, as text and as one HTML page.
+//! `blockyard report`: shows runs of jobs side by side, as text and as one HTML page.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::output::{InUse, Output, print, say};
 
-/// The longest report that is read: thousands of jobs.
+/// Limit of a report's length: thousands of jobs.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
 
 /// Show runs of fio jobs side by side
 ///
-/// Takes what `blockyard bench --json` and `fio --output-format=json` print; the first file is what
-/// the others are compared with.
+/// Reads the output of `blockyard bench --json` and `fio --output-format=json`; the others are
+/// compared with the first file.
 ///
 ///     blockyard report before.json after.json -o compared.html
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct ReportArgs {
     help: ShortHelpArgs,
 }
 
-/// Shows them.
+/// Shows the reports.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let in_use = InUse::of_paths(args.files.iter().map(PathBuf::as_path));
     let output = args.output.as_deref().map(|path| Output::new(path, args.force.force));
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 
 fn read(path: &Path) -> Result<Run, Failure> {
     let failed = |problem: String| Failure::failed(printable(&problem)).at(path.display());
-    let cannot = |error: std::io::Error| failed(format!("cannot read it: {error}"));
+    let cannot = |error: std::io::Error| failed(format!("cannot be read: {error}"));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(cannot)?;
     file.take(REPORT_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
@@ -68,7 +68,7 @@ fn read(path: &Path) -> Result<Run, Failure> {
     Run::parse(&name, &text).map_err(failed)
 }
 
-/// A page as a file.
+/// Writes a page to a file.
 pub(crate) fn write(output: Output<'_>, in_use: &InUse, page: &Experiment) -> Result<(), Failure> {
     let html = html(&page.title, std::slice::from_ref(page));
     output.write(in_use, &html)?;

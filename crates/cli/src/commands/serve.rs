@@ -1,13 +1,13 @@
 //! `blockyard serve`: volumes as network block devices, until SIGTERM, SIGINT or SIGHUP.
 //!
 //! ```text
-//!   options or --config -> read headers, get passphrases -> signals into a descriptor
-//!     -> derive keys, start workers -> listen -> "serving …", READY=1
-//!     -> until a signal: drain, flush
+//! options or --config -> read headers, get passphrases -> signals into a descriptor
+//! -> derive keys, start workers -> listen -> "serving …", READY=1
+//! -> until a signal: drain, flush
 //! ```
 //!
-//! Passphrases are asked for while Ctrl-C still simply ends the program; signals are caught
-//! before the first thread starts, so that every thread has them blocked.
+//! During the questions for passphrases Ctrl-C simply ends the program; signals are blocked before
+//! the first thread starts, and so in every thread.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ mod activation;
 
 use activation::Activated;
 
-/// More cipher workers than this help on no machine that there is.
+/// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
-/// What is said in the file instead, for each of its volumes.
+/// Options that `--config` excludes: the file has them for each volume.
 const OF_ONE_VOLUME: [&str; 33] = [
     "volume",
     "trace",
@@ -73,58 +73,59 @@ const OF_ONE_VOLUME: [&str; 33] = [
 
 /// Serve volumes as network block devices (NBD)
 ///
-/// Runs until SIGTERM, SIGINT or SIGHUP, then finishes what clients asked for, flushes and exits; a
-/// second SIGTERM or SIGINT ends it at once. Takes sockets from systemd (socket activation) and
-/// tells it when it is ready.
+/// Runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and exits; a
+/// second SIGTERM or SIGINT ends it at once. Accepts sockets from systemd (socket activation), and
+/// notifies it when ready.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
-    /// Listen on a Unix socket, which only its owner may use (mode 0600)
+    /// Listen on a Unix socket that only its owner may use (mode 0600)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
 
-    /// Listen on a TCP port (10809 if none is named); the connection is not encrypted
+    /// Listen on a TCP port (default 10809); the connection is not encrypted
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 
-    /// Take commands on a Unix socket (mode 0600): status, suspend, resume, message
+    /// Accept commands on a Unix socket (mode 0600): status, suspend, resume, message
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
-    /// Record what clients ask for from the start, into this file: see `blockyard trace`
+    /// Record requests of clients from the start, into this file: see `blockyard trace`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
-    /// Let Prometheus scrape figures: HOST:PORT, or the path of a Unix socket, which has a `/`
+    /// Serve metrics to Prometheus at HOST:PORT or a Unix socket, whose path has a `/`
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
 
-    /// Name that clients ask for; the default export has the empty name
+    /// Name of the export; the default export has the empty name
     #[arg(long, value_name = "NAME")]
     export_name: Option<String>,
 
-    /// Let nobody write
+    /// Refuse writes
     #[arg(short = 'r', long, alias = "readonly")]
     read_only: bool,
 
-    /// Let other servers of the same image write too, if they say so as well: for two paths to it
+    /// Allow other servers to write to the same image with --shared too, for two paths to it
     #[arg(long, conflicts_with = "read_only")]
     shared: bool,
 
-    /// Pass TRIM down to the file or device, which shows where the volume is empty
+    /// Pass TRIM down to the file or device, which reveals free areas of the volume
     #[arg(long)]
     allow_discards: bool,
 
-    /// Unit that clients are told to read and write in [default: 1, or the sector of a cipher whose
-    /// sectors a power cut would garble as a whole: see docs/targets/crypt.md]
+    /// Minimum block size of clients [default: 1, or the encryption sector if a power cut would
+    /// destroy all of a sector in writing: see docs/targets/crypt.md]
     #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
     minimum_block: Option<u32>,
 
-    /// Cipher worker threads beside the connections' own [default: as the cipher's speed wants]
+    /// Cipher worker threads besides the connections' threads [default: chosen by the cipher's
+    /// speed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
-    /// Connections with an open export at a time; more wait [default: 64, or 8 for each export]
+    /// Limit of connections with an open export; more wait [default: 64, or 8 for each export]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=CONNECTIONS_MAX as i64))]
     max_connections: Option<u16>,
@@ -147,7 +148,7 @@ pub(crate) struct ServeArgs {
     help: HelpArgs,
 }
 
-/// What is served, and where.
+/// Volumes to serve, and addresses.
 struct Plan {
     exports: Vec<ExportSpec>,
     socket: Option<PathBuf>,
@@ -159,7 +160,7 @@ struct Plan {
 
 /// Serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    // Before any thread: taking the sockets over changes the environment.
+    // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
     let mut plan = Plan::new(args, activated)?;
     let prepared = plan.prepare(args.control.is_some() || args.metrics.is_some())?;
@@ -192,7 +193,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     served
 }
 
-/// Clients count a disk in its blocks.
+/// Clients count a disk in blocks.
 fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure> {
     let (size, block) = (volume.len(), volume.minimum_block());
     if size.is_multiple_of(block.into()) {
@@ -205,7 +206,7 @@ fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure
     )))
 }
 
-/// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.
+/// systemd may be absent or not listen, which is no reason to stop.
 fn tell_service_manager(state: NotifyState<'_>) {
     let _ = sd_notify::notify(&[state]);
 }
@@ -236,20 +237,20 @@ impl Plan {
             && !folder.is_dir()
         {
             return Err(Failure::failed(format!(
-                "--socket: there is no folder {}; create it first",
+                "--socket: the folder {} does not exist; create it first",
                 folder.display()
             )));
         }
         let threads = args.threads.or(config.threads);
         let exports = config.exports;
-        // A client has four or so.
+        // A client usually has four connections.
         let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
         let max_connections = args.max_connections.or(config.max_connections);
         let max_connections = max_connections.map_or(usual, usize::from);
         Ok(Self { exports, socket, addresses, threads, max_connections, activated })
     }
 
-    /// Reads all headers and gets all passphrases, so that nobody has to wait between them.
+    /// Reads all headers and gets all passphrases, before slow key derivations.
     fn prepare(&self, controlled: bool) -> Result<Vec<Prepared>, Failure> {
         let prepared = self.exports.iter().map(|export| {
             let settings = VolumeOptions {
@@ -269,7 +270,7 @@ impl Plan {
         prepared.collect()
     }
 
-    /// All that a trace must not overwrite.
+    /// All files that a trace must not overwrite.
     fn in_use(&self, args: &ServeArgs, volumes: &[Volume]) -> InUse {
         let exports = self.exports.iter().flat_map(|export| export.volume.paths());
         let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
@@ -277,7 +278,7 @@ impl Plan {
         in_use
     }
 
-    /// Opens the sockets, and says where clients connect.
+    /// Opens the sockets, and reports their addresses.
     fn listen(
         &mut self,
         args: &ServeArgs,
@@ -348,13 +349,13 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
     let failed = |problem: &str| {
         Failure::failed(format!(
-            "--listen {listen}: {problem}; write HOST:PORT, as in 127.0.0.1:10809"
+            "--listen {listen}: {problem}; write HOST:PORT, for example 127.0.0.1:10809"
         ))
     };
-    // As a host it would be an address too: 10898 is 0.0.42.146.
+    // Numbers alone would be an address too: 10898 is 0.0.42.146.
     if !listen.is_empty() && listen.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(failed(&format!(
-            "this is a port without a host; 127.0.0.1:{listen} is for this machine alone"
+            "this is a port without a host; 127.0.0.1:{listen} serves this machine only"
         )));
     }
     let (host, port) = split_host_port(listen).ok_or_else(|| failed("this is no address"))?;
@@ -365,7 +366,7 @@ fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
     if addresses.is_empty() { Err(failed("the host has no address")) } else { Ok(addresses) }
 }
 
-/// A socket for Prometheus.
+/// Adds a socket for Prometheus.
 fn with_metrics(server: Server, place: &str) -> Result<Server, Failure> {
     if place.contains('/') {
         return Ok(server.metrics_unix(place));
@@ -391,7 +392,7 @@ fn say_metrics(address: &SocketAddr) {
     }
 }
 
-/// What a client on this machine connects to.
+/// An address for clients on this machine.
 fn reachable_host(address: &SocketAddr) -> String {
     if address.ip().is_unspecified() { "localhost".into() } else { address.ip().to_string() }
 }
@@ -409,7 +410,7 @@ fn absolute(socket: &Path) -> PathBuf {
     std::path::absolute(socket).unwrap_or_else(|_| socket.to_path_buf())
 }
 
-/// What is served where: a line, and one for each further name.
+/// Volumes and their addresses: one line each, and one for each other name.
 fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> Vec<String> {
     let at = |export: &str| {
         let uri = |server: &nbd::Server| Uri { server: server.clone(), export: export.into() };

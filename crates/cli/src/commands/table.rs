@@ -1,4 +1,4 @@
-//! `blockyard table`: what a volume is to the device mapper, as the lines of its table.
+//! `blockyard table`: prints the device-mapper table of a volume.
 
 use std::fmt::{self, Write};
 
@@ -16,12 +16,12 @@ use crate::volume_spec::Unlocked;
 
 /// Print the device-mapper table of a volume
 ///
-/// The same lines as `dmsetup table` after `cryptsetup open`, with the volume's path as the device.
-/// `serve --table` takes them back, and `dmsetup create` with a block device.
+/// The output is that of `dmsetup table` after `cryptsetup open`, with the volume's path as the
+/// device. `serve --table` reads it, and so does `dmsetup create` with a block device.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct TableArgs {
-    /// Print the volume key in hex instead of zeros: whoever has it reads the volume, for ever
+    /// Print the volume key in hex instead of zeros: it gives access to the volume for ever
     #[arg(long, alias = "showkeys")]
     show_keys: bool,
 
@@ -32,7 +32,7 @@ pub(crate) struct TableArgs {
     help: HelpArgs,
 }
 
-/// Prints it.
+/// Prints the table.
 pub(crate) fn run(args: &TableArgs) -> Result<(), Failure> {
     let spec = args.volume.spec()?;
     let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &TableArgs) -> Result<(), Failure> {
     print(std::str::from_utf8(text.as_slice()).expect("written as text"))
 }
 
-/// The tables in memory that is wiped: written twice, first to know their length.
+/// The tables in memory that is wiped: written twice, first to count the length.
 fn secret_text(mappings: &[MappedDevice], keys: Keys) -> SecretBytes {
     let write =
         |out: &mut dyn Write| mappings.iter().try_for_each(|mapping| mapping.write(keys, out));
@@ -54,7 +54,7 @@ fn secret_text(mappings: &[MappedDevice], keys: Keys) -> SecretBytes {
     text
 }
 
-/// Counts what is written.
+/// Counts written bytes.
 struct Length(usize);
 
 impl Write for Length {
@@ -64,7 +64,7 @@ impl Write for Length {
     }
 }
 
-/// Memory that is filled from its start on.
+/// Memory that is filled from its start.
 struct Filled<'a> {
     rest: &'a mut [u8],
 }

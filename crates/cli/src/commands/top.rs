@@ -1,7 +1,7 @@
-//! `blockyard top`: what a server does now, over its control socket, once a second.
+//! `blockyard top`: shows a server's activity once a second, over its control socket.
 //!
 //! Each frame is the difference of two statuses. On a terminal it is drawn on the alternate screen,
-//! which is left however the command ends; elsewhere frames follow each other, or are lines of
+//! which is left at any end of the command; elsewhere frames follow each other, or are lines of
 //! JSON.
 
 use std::fmt::Write as _;
@@ -24,16 +24,16 @@ use crate::stages::verdict;
 /// Alternate screen, cursor hidden (xterm's control sequences 1049 and 25).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first place, then, behind each line and the last, what was there is wiped.
+/// Moves to the first line; each line and the screen after the last are then cleared.
 const HOME: &str = "\x1b[H";
 const WIPE_LINE: &str = "\x1b[K\n";
 const WIPE_BELOW: &str = "\x1b[J";
-/// A whole bar.
+/// Columns of a full bar.
 const BAR_COLUMNS: f64 = 40.0;
 
-/// Watch what a server does: rates, depth, where the time goes, who limits
+/// Show the activity of a server: rates, depth, time by stage, bottleneck
 ///
-/// Asks a server that was started with `serve --control SOCKET`. Ctrl-C ends it.
+/// The server must run with `serve --control SOCKET`. Ctrl-C ends the command.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct TopArgs {
@@ -41,12 +41,12 @@ pub(crate) struct TopArgs {
     #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     socket: PathBuf,
 
-    /// Seconds between two looks
+    /// Seconds between two statuses
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=3600))]
     interval: u16,
 
-    /// Look once, for one interval
+    /// Show one interval, then exit
     #[arg(long)]
     once: bool,
 
@@ -58,7 +58,7 @@ pub(crate) struct TopArgs {
     help: ShortHelpArgs,
 }
 
-/// Looks until a signal, or until nobody reads.
+/// Runs until a signal, or until the reader closes the pipe.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
     let stop = StopSignal::install().map_err(failed)?;
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     }
 }
 
-/// A status, and when it was asked for.
+/// A status and its time.
 struct Look {
     status: Status,
     at: Instant,
@@ -93,7 +93,7 @@ fn look(args: &TopArgs) -> Result<Look, Failure> {
     Ok(Look { status, at: Instant::now() })
 }
 
-/// Waits; whether a signal came first.
+/// Waits; true if a signal came first.
 fn is_stopped(stop: &StopSignal, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -125,18 +125,18 @@ impl Drop for Screen {
     }
 }
 
-/// A frame over the one before.
+/// A frame drawn over the last one.
 fn drawn(frame: &str) -> String {
     let lines: String = frame.lines().map(|line| format!("{line}{WIPE_LINE}")).collect();
     format!("{HOME}{lines}{WIPE_BELOW}")
 }
 
-/// Growth of a counter in each second.
+/// Growth of a counter per second.
 fn rate(now: u64, before: u64, seconds: f64) -> f64 {
     now.saturating_sub(before) as f64 / seconds
 }
 
-/// Rates of a kind of requests: how many, bytes, errors.
+/// Rates of a kind of requests: number, bytes, errors.
 fn rates(now: &KindRequests, before: &KindRequests, seconds: f64) -> [f64; 3] {
     [
         rate(now.requests, before.requests, seconds),
@@ -145,7 +145,7 @@ fn rates(now: &KindRequests, before: &KindRequests, seconds: f64) -> [f64; 3] {
     ]
 }
 
-/// Each volume with its activity before; zeros if it was not there.
+/// Each volume with its earlier activity; zeros if it is new.
 fn volumes<'a>(
     now: &'a Look,
     before: &'a Look,
@@ -206,7 +206,7 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
     ));
     text.push('\n');
     let mut line = |line: String| {
-        writeln!(text, "  {}", printable(&line)).expect("a string takes everything");
+        writeln!(text, "  {}", printable(&line)).expect("writing to a string succeeds");
     };
     for kind in RequestKind::ALL {
         let (now, before) = (activity.requests.of(kind), before.requests.of(kind));

@@ -1,4 +1,4 @@
-//! `blockyard trace`: records what clients ask of a server, and shows what was recorded.
+//! `blockyard trace`: records requests of a server's clients, and shows recordings.
 //!
 //! The format is in [`blockyard_workload::trace`]. The server writes the file.
 
@@ -19,13 +19,13 @@ use crate::failure::Failure;
 use crate::output::{InUse, Output, print, say};
 use crate::traces::InputArgs;
 
-/// Lines that are printed at once.
+/// Lines per write.
 const LINES: usize = 10_000;
 
-/// Record what comes into a volume that is served, and look at it
+/// Record and show the requests to a served volume
 ///
-/// A trace says when each bio came, from whom, what for, and how long it took; it has nothing of
-/// the data. `blockyard replay` plays it. docs/trace.md has the format.
+/// A trace has the time, submitter, operation and duration of each bio, and no data. `blockyard
+/// replay` plays it. docs/trace.md has the format.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, disable_help_subcommand = true)]
 pub(crate) struct TraceArgs {
@@ -48,19 +48,19 @@ enum TraceCommand {
 
 /// Record a volume of a running server, until --for has passed or Ctrl-C
 ///
-/// Asks a server that was started with `serve --control SOCKET`. The server writes the file, which
-/// only its owner can read.
+/// The server must run with `serve --control SOCKET`. It writes the file, which only its owner can
+/// read.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct RecordArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// The trace
+    /// Trace file to write
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
-    /// For so long: 30s, 500ms, 5m
+    /// Duration: 30s, 500ms, 5m
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     limit: Option<Duration>,
 
@@ -68,7 +68,7 @@ struct RecordArgs {
     force: ForceArgs,
 }
 
-/// Stop a recording whose `trace record` is gone, or that of `serve --trace`
+/// Stop a recording of `serve --trace`, or of a `trace record` that was killed
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct StopArgs {
@@ -76,18 +76,18 @@ struct StopArgs {
     device: DeviceArgs,
 }
 
-/// Print the bios of a trace in the order in which they came
+/// Print the bios of a trace in order of their start
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct ShowArgs {
     #[command(flatten)]
     input: InputArgs,
 
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 
-    /// Only the first N
+    /// Print the first N only
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
 
@@ -95,7 +95,7 @@ struct ShowArgs {
     help: ShortHelpArgs,
 }
 
-/// Print what a trace is like: operations, sizes, order, rates, depth
+/// Print statistics of a trace: operations, sizes, order, rates, depth
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct SummaryArgs {
@@ -110,14 +110,14 @@ struct SummaryArgs {
     help: ShortHelpArgs,
 }
 
-/// Write what blktrace or fio has recorded as a trace of ours
+/// Convert a recording of blktrace or fio to a trace of blockyard
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct ConvertArgs {
     #[command(flatten)]
     input: InputArgs,
 
-    /// The new trace
+    /// Trace file to write
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
@@ -128,7 +128,7 @@ struct ConvertArgs {
     help: ShortHelpArgs,
 }
 
-/// Does what is asked for.
+/// Runs the subcommand.
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Record(args) => record(args),
@@ -152,7 +152,7 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: limit.subsec_nanos().into(),
     });
-    // However it returns, the recording ends: an interrupted wait is one that a signal ended.
+    // The recording ends on any return: a signal interrupts the wait.
     let _ = poll(&mut [PollFd::new(&signal, PollFlags::IN)], limit.as_ref());
     stop(&args.device)
 }
@@ -206,7 +206,7 @@ fn convert(args: &ConvertArgs) -> Result<(), Failure> {
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let refuse = || format!("{text:?} is no time: say 30s, 500ms, 5m or 1h");
+    let refuse = || format!("{text:?} is no time: give for example 30s, 500ms, 5m or 1h");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..end].parse().map_err(|_| refuse())?;
     let unit_ms = match &text[end..] {

@@ -1,4 +1,4 @@
-//! The handshake, from the client's side.
+//! The client's side of the handshake.
 //!
 //! ```text
 //!   server: NBDMAGIC IHAVEOPT flags                client: flags
@@ -14,11 +14,11 @@ use std::time::Duration;
 use super::{Server, Uri};
 use crate::failure::{Failure, printable};
 
-/// How long a server may keep us waiting, in all cases where it answers at all.
+/// Limit of every wait for the server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest reply to an option that is read: names and descriptions have at most 4096 bytes.
+/// Limit of a reply's length: names and descriptions have at most 4096 bytes.
 const REPLY_LEN_MAX_BYTES: u32 = 64 << 10;
-/// How many replies one option may bring: the longest list of exports that is read.
+/// Limit of the replies to one option: the longest list of exports.
 const REPLY_COUNT_MAX: usize = 4096;
 
 const MAGIC: u64 = 0x4e42_444d_4147_4943; // "NBDMAGIC"
@@ -65,27 +65,27 @@ const TRANSMISSION_FLAGS: [(u16, &str); 12] = [
     (11, "fast_zero"),
 ];
 
-/// What a server says about an export.
+/// Description of an export by its server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerExport {
     /// Size in bytes.
     pub(crate) size_bytes: u64,
     /// The transmission flags.
     pub(crate) flags: u16,
-    /// Minimum, preferred and maximum block size, if the server says them.
+    /// Minimum, preferred and maximum block size, if the server sends them.
     pub(crate) block_sizes: Option<[u32; 3]>,
-    /// Its canonical name, if the server says one.
+    /// Its canonical name, if the server sends one.
     pub(crate) name: Option<String>,
-    /// Its description, if the server says one.
+    /// Its description, if the server sends one.
     pub(crate) description: Option<String>,
-    /// Whether structured replies can be had.
+    /// True if the server supports structured replies.
     pub(crate) structured_replies: bool,
     /// The metadata contexts.
     pub(crate) contexts: Vec<String>,
 }
 
 impl ServerExport {
-    /// The names of the flags that are set, without "has_flags".
+    /// The names of the set flags, without "has_flags".
     pub(crate) fn flag_names(&self) -> Vec<&'static str> {
         TRANSMISSION_FLAGS[1..]
             .iter()
@@ -103,11 +103,11 @@ pub(crate) struct Client {
     stream: Box<dyn Stream>,
 }
 
-/// What a server answered to an option.
+/// A server's answer to an option.
 struct Answer {
     /// The replies before the last one: type and data.
     replies: Vec<(u32, Vec<u8>)>,
-    /// The error that ended it, and the server's text.
+    /// The final error and the server's text.
     error: Option<(u32, String)>,
 }
 
@@ -119,7 +119,7 @@ impl Client {
         Self::greet(stream).map_err(|error| broken(uri, &error))
     }
 
-    /// What the server says about the export of `uri`.
+    /// The server's description of the export of `uri`.
     pub(crate) fn export(&mut self, uri: &Uri) -> Result<ServerExport, Failure> {
         self.ask(uri).map_err(|error| broken(uri, &error))?
     }
@@ -128,16 +128,18 @@ impl Client {
         let mut greeting = [0u8; 18];
         stream.read_exact(&mut greeting)?;
         if be64(&greeting[..8]) != MAGIC {
-            return Err(violation("it is no NBD server"));
+            return Err(violation("this is no NBD server"));
         }
         match be64(&greeting[8..16]) {
             OPTION_MAGIC => {}
-            OLDSTYLE_MAGIC => return Err(violation("it speaks oldstyle NBD, given up in 2017")),
-            _ => return Err(violation("it is no NBD server")),
+            OLDSTYLE_MAGIC => {
+                return Err(violation("the server uses oldstyle NBD, abandoned in 2017"));
+            }
+            _ => return Err(violation("this is no NBD server")),
         }
         let server_flags = be16(&greeting[16..]);
         if server_flags & FLAG_FIXED_NEWSTYLE == 0 {
-            return Err(violation("it does not speak fixed newstyle NBD"));
+            return Err(violation("the server does not support fixed newstyle NBD"));
         }
         let flags = server_flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         stream.write_all(&u32::from(flags).to_be_bytes())?;
@@ -165,12 +167,12 @@ impl Client {
                 }
             }
         }
-        // The server may close without an answer; nothing depends on it.
+        // The server may close without an answer, which does not matter.
         let _ = self.send_option(OPT_ABORT, &[]);
         Ok(Ok(export))
     }
 
-    /// The names of all exports, if the server tells them.
+    /// The names of all exports, if the server lists them.
     fn list(&mut self) -> io::Result<Option<Vec<String>>> {
         let answer = self.option(OPT_LIST, &[])?;
         if answer.error.is_some() {
@@ -205,7 +207,7 @@ impl Client {
             }
             replies.push((kind, data));
         }
-        Err(violation("it never ends its reply"))
+        Err(violation("the server's reply does not end"))
     }
 
     fn send_option(&mut self, option: u32, data: &[u8]) -> io::Result<()> {
@@ -224,10 +226,10 @@ impl Client {
         self.stream.read_exact(&mut header)?;
         let len = be32(&header[16..]);
         if be64(&header[..8]) != REPLY_MAGIC || be32(&header[8..12]) != option {
-            return Err(violation("its reply does not belong to our question"));
+            return Err(violation("the server's reply does not belong to the request"));
         }
         if len > REPLY_LEN_MAX_BYTES {
-            return Err(violation(&format!("it announces a reply of {len} bytes")));
+            return Err(violation(&format!("the server announces a reply of {len} bytes")));
         }
         let mut data = vec![0u8; len as usize];
         self.stream.read_exact(&mut data)?;
@@ -236,10 +238,10 @@ impl Client {
 }
 
 impl ServerExport {
-    /// Takes in one `NBD_REP_INFO`.
+    /// Takes one `NBD_REP_INFO`.
     fn learn(&mut self, data: &[u8]) -> io::Result<()> {
         let (kind, value) =
-            data.split_at_checked(2).ok_or_else(|| violation("an information is cut off"))?;
+            data.split_at_checked(2).ok_or_else(|| violation("an information reply is cut off"))?;
         match (be16(kind), value.len()) {
             (INFO_EXPORT, 10) => {
                 self.size_bytes = be64(&value[..8]);
@@ -251,7 +253,7 @@ impl ServerExport {
             (INFO_NAME, _) => self.name = Some(text_of(value)),
             (INFO_DESCRIPTION, _) => self.description = Some(text_of(value)),
             (INFO_EXPORT | INFO_BLOCK_SIZE, len) => {
-                return Err(violation(&format!("an information has {len} bytes")));
+                return Err(violation(&format!("an information reply has {len} bytes")));
             }
             _ => {}
         }
@@ -284,7 +286,7 @@ fn connected(server: &Server) -> io::Result<Box<dyn Stream>> {
     }
 }
 
-/// Name and the information that we want about it.
+/// The name, and the requested kinds of information.
 fn info_request(export: &str) -> Vec<u8> {
     let wanted = [INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE];
     let mut data = counted(export);
@@ -293,7 +295,7 @@ fn info_request(export: &str) -> Vec<u8> {
     data
 }
 
-/// Name and no query: all contexts.
+/// The name without a query: all contexts.
 fn context_request(export: &str) -> Vec<u8> {
     let mut data = counted(export);
     data.extend(0u32.to_be_bytes());
@@ -301,7 +303,7 @@ fn context_request(export: &str) -> Vec<u8> {
 }
 
 fn counted(export: &str) -> Vec<u8> {
-    // A name that long is refused by the server, as its length says.
+    // The server refuses longer names.
     let len = u32::try_from(export.len()).unwrap_or(u32::MAX);
     let mut data = len.to_be_bytes().to_vec();
     data.extend(export.as_bytes());
@@ -311,7 +313,7 @@ fn counted(export: &str) -> Vec<u8> {
 fn refusal(uri: &Uri, kind: u32, text: &str, names: Option<&[String]>) -> Failure {
     let reason = match kind {
         REP_ERR_UNKNOWN => "the server has no such export",
-        REP_ERR_TLS_REQD => "the server demands TLS, which is not supported",
+        REP_ERR_TLS_REQD => "the server requires TLS, which is not supported",
         REP_ERR_POLICY => "the server forbids it",
         _ => "the server refuses",
     };

@@ -1,5 +1,5 @@
-//! What the tests of the binary share: a folder of their own, volumes that are cheap to open, and a
-//! server that is stopped when the test ends.
+//! Shared helpers for tests of the binary: a folder for each test, volumes that open quickly, and a
+//! server that is stopped at the test's end.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -14,7 +14,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) const PASSPHRASE: &str = "open sesame 7c1f";
-/// A header without keyslots to spare, so that images stay small.
+/// A header without spare keyslots, so that images stay small.
 pub(crate) const SMALL: [&str; 6] = [
     "--luks2-keyslots-size",
     "256K",
@@ -23,9 +23,9 @@ pub(crate) const SMALL: [&str; 6] = [
     "--pbkdf=pbkdf2",
     "--pbkdf-force-iterations=1000",
 ];
-/// Where the data of such a volume starts.
+/// Start of its data.
 pub(crate) const SMALL_DATA_OFFSET_BYTES: u64 = 512 << 10;
-/// Its plaintext.
+/// Length of its plaintext.
 pub(crate) const SMALL_LEN_BYTES: usize = 1 << 20;
 
 pub(crate) struct Lab {
@@ -53,7 +53,7 @@ impl Lab {
         fs::read(self.path(name)).unwrap()
     }
 
-    /// The binary in this folder, with nothing on standard input.
+    /// The binary in this folder, with empty standard input.
     pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_blockyard"));
         command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
@@ -64,14 +64,14 @@ impl Lab {
         self.blockyard(words).output().unwrap()
     }
 
-    /// Runs, and wants success.
+    /// Runs a command that must succeed.
     pub(crate) fn ok<S: AsRef<OsStr>>(&self, words: &[S]) -> Output {
         let output = self.run(words);
         assert!(output.status.success(), "{}", text(&output.stderr));
         output
     }
 
-    /// Runs, and wants this exit code and one error, which is returned.
+    /// Runs a command that must fail with this exit code and one error, which is returned.
     pub(crate) fn refused<S: AsRef<OsStr>>(&self, words: &[S], code: i32) -> String {
         one_error(&self.run(words), code)
     }
@@ -84,7 +84,7 @@ impl Lab {
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
         let feeder = std::thread::spawn(move || {
-            // A command that refuses does not read to the end.
+            // A refused command does not read to the end.
             let _ = stdin.write_all(&input);
         });
         let output = child.wait_with_output().unwrap();
@@ -102,7 +102,7 @@ impl Lab {
         self.path(name)
     }
 
-    /// Serves and waits until it says that it does.
+    /// Serves, and waits until the server reports readiness.
     pub(crate) fn serve<S: AsRef<OsStr>>(&self, words: &[S]) -> Server {
         let mut command = self.blockyard(&["serve"]);
         command.args(words);

@@ -43,12 +43,12 @@ impl Nbd {
         u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
-    /// Writes, and says with which error.
+    /// Writes, and returns the error.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u32 {
         self.ask(1, offset, bytes.len() as u32, bytes)
     }
 
-    /// How much comes behind the last reply until the connection ends.
+    /// Counts the bytes after the last reply until the connection ends.
     pub(crate) fn end(mut self) -> usize {
         self.stream.read_to_end(&mut Vec::new()).unwrap()
     }

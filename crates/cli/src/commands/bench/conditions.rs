@@ -1,12 +1,12 @@
-//! The conditions of a figure, besides the jobs: which file on which machine, what it lies on,
-//! whether the page cache took part, and on which CPUs the jobs ran.
+//! Conditions of a measurement, besides the jobs: the file, its storage and the machine, use of the
+//! page cache, and the CPUs of the jobs.
 
 use std::path::Path;
 
 use blockyard::{Backing, BackingKind, Volume};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// File systems by the number that `statfs` gives (`linux/magic.h`).
+/// File systems by their number in `statfs` (`linux/magic.h`).
 const FILE_SYSTEMS: [(i64, &str); 9] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -19,7 +19,7 @@ const FILE_SYSTEMS: [(i64, &str); 9] = [
     (0x6573_5546, "FUSE"),
 ];
 
-/// Names and values, in the order in which they are shown.
+/// Names and values, in display order.
 pub(super) fn conditions(named: Option<&Path>, volume: &Volume) -> Vec<(&'static str, String)> {
     let backings = volume.backings();
     let each = |text: fn(&Backing) -> String| {
@@ -57,7 +57,7 @@ fn backing(Backing { path, kind, is_block_device }: &Backing) -> String {
 
 fn direct(backing: &Backing) -> String {
     match backing.kind {
-        BackingKind::Direct => "yes, past the page cache (O_DIRECT)",
+        BackingKind::Direct => "yes, bypassing the page cache (O_DIRECT)",
         BackingKind::Cached => "no, through the page cache",
         BackingKind::Tmpfs => "no, its pages are the storage",
         BackingKind::Remote => "no, the server decides",
@@ -65,7 +65,7 @@ fn direct(backing: &Backing) -> String {
     .into()
 }
 
-/// Name, kernel, processor.
+/// Name, kernel and processor of the machine.
 fn host() -> String {
     let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpuinfo = line("/proc/cpuinfo");
@@ -76,7 +76,7 @@ fn host() -> String {
     all.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// The CPUs that the jobs may use, as `taskset` lists them.
+/// CPUs that the jobs may use, in the format of `taskset`.
 fn placement() -> String {
     let Ok(allowed) = sched_getaffinity(None) else { return "unknown".into() };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
@@ -85,5 +85,5 @@ fn placement() -> String {
         [first, .., last] => format!("{first}-{last}"),
         [] => String::new(),
     });
-    format!("CPUs {}, wherever the scheduler likes", runs.collect::<Vec<_>>().join(","))
+    format!("CPUs {}, chosen by the scheduler", runs.collect::<Vec<_>>().join(","))
 }

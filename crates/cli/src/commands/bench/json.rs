@@ -1,5 +1,5 @@
-//! The measured jobs as JSON, with the names that fio's own output has (`--output-format=json`), so
-//! that what reads one reads the other. What a volume has no figure for is left out.
+//! Results as JSON, with the names of fio's own output (`--output-format=json`), for the same
+//! readers. Figures that a volume does not have are left out.
 
 use blockyard::Volume;
 use blockyard_workload::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
@@ -17,7 +17,7 @@ pub(super) fn value(fio: &Fio, description: &str) -> Value {
     })
 }
 
-/// The same as text.
+/// Results as text.
 pub(super) fn report(
     fio: &Fio,
     description: &str,
@@ -82,15 +82,14 @@ fn job(result: &JobResult) -> Value {
     value
 }
 
-/// Of all requests in percent, those that took less than each bound of a unit, and no less than the
-/// one before.
+/// Percentage of requests between each bound of a unit and the one before.
 fn below_bounds(result: &JobResult, unit: &str) -> Value {
     let of_unit = result.bounds.shares().filter(|share| share.0 == unit);
     let percent = |(_, bound, share): (&str, String, f64)| (bound, (share * 100.0).into());
     of_unit.map(percent).collect::<Map<_, Value>>().into()
 }
 
-/// Whether rates have settled that were to.
+/// Whether the rates reached a steady state.
 fn steady_state(steady: &Steady) -> Value {
     let rule = &steady.rule;
     let percent = if rule.is_percent { "%" } else { "" };
@@ -123,7 +122,7 @@ fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
         "iops": result.iops(transfers),
         "runtime": if transfers.bytes > 0 { result.runtime.0 / 1_000_000 } else { 0 },
         "total_ios": transfers.ios,
-        // What ends short has failed, and no request is lost.
+        // A short transfer is an error, and no request is lost.
         "short_ios": 0,
         "drop_ios": 0,
         "slat_ns": latency(&transfers.slat, shown(of.slat)),
@@ -146,7 +145,7 @@ fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
     value
 }
 
-/// How the rates of half a second were spread; zeros without one, as in fio.
+/// Spread of the rates of half seconds; without samples zeros, like fio.
 fn rates(value: &mut Value, transfers: &Transfers) {
     let none = Spread { min: 0.0, max: 0.0, mean: 0.0, stdev: 0.0, count: 0 };
     let bandwidth = transfers.samples.bandwidth().unwrap_or(none);

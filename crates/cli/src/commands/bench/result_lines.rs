@@ -1,8 +1,8 @@
-//! The result lines of the 2015 mail: the jobs run several times, and each has one line for all of
+//! The result lines of the 2015 mail: the jobs run several times, and each job has one line for all
 //! its runs ([`ResultLine`]).
 //!
-//! The module at its start is the pipeline: `A`, `D`, `E`, `F` and `G` are those of the mail, and
-//! `_` is a device without a cipher.
+//! The first field, the module, is the pipeline: the mail's `A`, `D`, `E`, `F` and `G`, or `_` for
+//! a device without a cipher.
 
 use blockyard::Volume;
 use blockyard::bench::{self, Tally};
@@ -20,7 +20,7 @@ pub(super) fn module(pipeline: PipelineChoice) -> &'static str {
     found.map_or("_", |(name, ..)| name)
 }
 
-/// Runs the jobs so many times, and prints their lines.
+/// Runs the jobs this many times, and prints their lines.
 pub(super) fn run(
     volume: &Volume,
     jobs: &[Job],

@@ -1,4 +1,4 @@
-//! What a signal ends early: the jobs, not the command, which prints what they have measured.
+//! A signal ends the jobs early, not the command, which prints the measurements so far.
 
 use std::io::pipe;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// Does something that SIGINT, SIGTERM and SIGHUP stop; whether one did. A second SIGINT or SIGTERM
-/// ends the process.
+/// Runs a function that SIGINT, SIGTERM and SIGHUP stop; returns whether one did. A second SIGINT
+/// or SIGTERM ends the process.
 pub(super) fn stoppable<R>(
     stopper: &Stopper,
     work: impl FnOnce() -> R,
@@ -20,14 +20,14 @@ pub(super) fn stoppable<R>(
     let signal = StopSignal::install().map_err(failed)?;
     let (over, working) = pipe().map_err(failed)?;
     let outcome = std::thread::scope(|scope| {
-        let working = working; // dropped here in any case: the watch ends with it
+        let working = working; // dropped here in any case, which ends the watch
         let watch = scope.spawn(|| {
             let came = comes_first(signal.as_fd(), over.as_fd());
             if came {
                 signal.take();
                 signal.restore_default();
                 stopper.stop();
-                // The second signal needs a thread that it can come to.
+                // Only an idle thread can take the second signal.
                 comes_first(over.as_fd(), over.as_fd());
             }
             came
@@ -40,7 +40,7 @@ pub(super) fn stoppable<R>(
     Ok(outcome)
 }
 
-/// Waits for one of two, and says whether it is the first.
+/// Waits for one of two descriptors; true if the first is ready first.
 fn comes_first(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     loop {
         let mut fds = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -1,4 +1,4 @@
-//! How far the jobs are, for a person who watches: a bar with rates, and when they will end.
+//! Progress of the jobs at a terminal: a bar with rates, and the remaining time.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use blockyard_workload::fio::Job;
 use crate::progress::Progress;
 use crate::size::human_size;
 
-/// Rates are those of this time.
+/// Interval of the rates.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How much there is to do.
+/// Total amount of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    /// All jobs run by the clock.
+    /// All jobs have a time limit.
     Time(Nanos),
-    /// So many bytes; jobs that end earlier make it less.
+    /// This many bytes; jobs that end early reduce it.
     Bytes(u64),
 }
 
@@ -33,7 +33,7 @@ impl Plan {
             };
             return Self::Bytes(jobs.iter().map(bytes).fold(0, u64::saturating_add));
         }
-        // Those between two stonewalls run side by side.
+        // Jobs between two stonewalls run side by side.
         let (mut all, mut group) = (0, 0);
         for job in jobs {
             let time = job.start_delay.0 + job.ramp_time.0 + by_clock(job).map_or(0, |time| time.0);
@@ -46,7 +46,7 @@ impl Plan {
         Self::Time(Nanos(all + group))
     }
 
-    /// Which part is done, of one.
+    /// The completed fraction, 0 to 1.
     fn done(self, elapsed: Duration, moved: Moved) -> f64 {
         let share = match self {
             Self::Time(all) => elapsed.as_nanos() as f64 / all.0.max(1) as f64,
@@ -56,7 +56,7 @@ impl Plan {
     }
 }
 
-/// Does something, and shows how far its jobs are meanwhile.
+/// Runs a function, and meanwhile shows the progress of its jobs.
 pub(super) fn watched<R>(jobs: &[Job], tally: &Tally, work: impl FnOnce() -> R) -> R {
     let progress = Progress::with_words();
     if progress.is_hidden() {

@@ -1,4 +1,4 @@
-//! A status for people.
+//! A status as text.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use crate::failure::printable;
 use crate::size::{human_count, human_size, human_time};
 use crate::stages;
 
-/// Each volume, and what the kernel withholds.
+/// All volumes, and missing features of the kernel.
 pub(super) fn of(status: &Status) -> String {
     let devices = status.devices.iter().map(device).collect::<Vec<_>>().join("\n");
     let rings = match status.io_uring {
@@ -18,7 +18,9 @@ pub(super) fn of(status: &Status) -> String {
         Rings::Unrestricted => {
             "\nio_uring: this kernel cannot restrict rings to the data path (Linux 5.10 can)\n"
         }
-        Rings::Unavailable => "\nio_uring: this system gives no rings; plain calls do their work\n",
+        Rings::Unavailable => {
+            "\nio_uring: unavailable on this system; plain system calls are used instead\n"
+        }
     };
     devices + rings
 }
@@ -28,7 +30,7 @@ fn device(device: &VolumeStatus) -> String {
         device.exports.iter().map(|name| printable(&format!("{name:?}"))).collect();
     let mut text = format!("export {}: {}\n", names.join(", "), device.state.name());
     let mut line = |name: &str, value: &str| {
-        writeln!(text, "  {name:<14}{}", printable(value)).expect("a string takes everything");
+        writeln!(text, "  {name:<14}{}", printable(value)).expect("writing to a string succeeds");
     };
     line("key:", device.key.name());
     if let Some(loss) = &device.loss {
@@ -56,7 +58,7 @@ fn device(device: &VolumeStatus) -> String {
     activity.threads.iter().for_each(|of| line("threads:", &used(of)));
     let rest = stages::table(&activity.requests) + &stages::verdict(activity.limit.as_ref());
     rest.lines().for_each(|line| {
-        writeln!(text, "  {}", printable(line)).expect("a string takes everything");
+        writeln!(text, "  {}", printable(line)).expect("writing to a string succeeds");
     });
     text
 }
@@ -77,12 +79,12 @@ fn lost(loss: &Loss) -> String {
 fn decides(one: &Adaptive) -> String {
     let us = |ns: u64| ns as f64 / 1000.0;
     let to_workers = match one.fan_out_min_bytes {
-        Some(bytes) => format!("{} or more at once go to workers", human_size(bytes.into())),
-        None => "all parts stay where they are".into(),
+        Some(bytes) => format!("batches of {} or more go to workers", human_size(bytes.into())),
+        None => "no part goes to a worker".into(),
     };
     let seeks = if one.seeks { "; writes are sorted" } else { "" };
     format!(
-        "the cipher takes {:.1} us for {}, a hand-over and back {:.0} us: {to_workers}{seeks}",
+        "the cipher takes {:.1} us for {}, a hand-over both ways {:.0} us: {to_workers}{seeks}",
         us(one.cipher_ns),
         human_size(one.part_bytes),
         us(one.hand_over_ns),
@@ -96,7 +98,7 @@ fn asked(kind: &KindRequests) -> String {
 
 fn used(threads: &Threads) -> String {
     format!(
-        "{} of {}: {} of CPU, {} switches, {} of them for others",
+        "{} of {}: {} of CPU, {} switches, {} of them involuntary",
         threads.count,
         threads.work.name(),
         human_time(threads.cpu_ns as f64),

@@ -1,4 +1,4 @@
-//! Findings of `blockyard doctor` in words, with the command that mends each.
+//! Findings of `blockyard doctor` in words, each with the command that corrects it.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Those of a finding.
+    /// The words of a finding.
     pub(super) fn of(finding: &Finding) -> Self {
         let Finding { severity, subject, fact } = finding;
         let severity = match severity {
@@ -58,7 +58,7 @@ impl Words {
 /// Findings as text, the worst first.
 pub(super) fn text(findings: &[Finding]) -> String {
     if findings.is_empty() {
-        return "nothing that is slow or risky\n".into();
+        return "found nothing slow or risky\n".into();
     }
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| finding.severity);
@@ -112,13 +112,15 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
                 Secret::Key => "this key",
             };
             (
-                format!("{whom} on this machine can read {secret}, and try passphrases at leisure"),
+                format!(
+                    "{whom} on this machine can read {secret}, and try passphrases without limit"
+                ),
                 format!("chmod go-rwx {shell}"),
             )
         }
         Fact::FileSystem(file_system) => of_file_system(*file_system, &shell),
         Fact::NoHoles => (
-            "its file system cannot make holes: what TRIM frees in the volume stays taken".into(),
+            "its file system cannot make holes: space freed by TRIM stays allocated".into(),
             format!("cp --sparse=always {shell} to ext4, xfs or btrfs"),
         ),
         Fact::Sparse { len_bytes, missing_bytes, free_bytes } => (
@@ -137,11 +139,11 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
             format!("blockyard tune {shell} measures both ways"),
         ),
         Fact::OpenAddress { address } => (
-            format!("{address} is open to the network, and NBD has no cipher of its own there"),
-            "socket = \"PATH\", and ssh -L or a VPN for those outside".into(),
+            format!("{address} is open to the network, without encryption"),
+            "socket = \"PATH\", and ssh -L or a VPN for remote clients".into(),
         ),
         Fact::Workers { threads, cpus } => (
-            format!("{threads} cipher threads take turns on {cpus} CPUs"),
+            format!("{threads} cipher threads share {cpus} CPUs"),
             "leave threads out, or let blockyard tune find the number".into(),
         ),
         Fact::FewRequests { .. }
@@ -155,20 +157,20 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
 fn of_file_system(file_system: FileSystem, shell: &str) -> (String, String) {
     match file_system {
         FileSystem::Btrfs => (
-            "it lies on btrfs, which writes every change to a new place".into(),
+            "it is on btrfs, which writes every change to a new place".into(),
             format!("in an empty folder: chattr +C . && cp {shell} ."),
         ),
         FileSystem::Overlay => (
-            "it lies in an overlay: the first write copies the whole file".into(),
+            "it is in an overlay: the first write copies the whole file".into(),
             "put it into a volume of the container".into(),
         ),
         FileSystem::Tmpfs => (
-            "it lies in memory (tmpfs): it is gone when the machine stops".into(),
+            "it is in memory (tmpfs): it is lost when the machine stops".into(),
             format!("cp {shell} to a disk"),
         ),
         FileSystem::Network(name) => (
-            format!("it lies on {name}: locks and flushes are what the other side makes of them"),
-            "serve it where the disk is: blockyard serve there, nbd:// here".into(),
+            format!("it is on {name}: locks and flushes depend on the server"),
+            "serve it on the disk's machine: blockyard serve there, nbd:// here".into(),
         ),
     }
 }
@@ -180,7 +182,7 @@ fn of_queue(fact: &Fact) -> (String, String) {
     };
     match fact {
         Fact::FewRequests { disk, nr_requests, advised } => (
-            format!("its queue holds only {nr_requests} requests: nothing is left to sort"),
+            format!("its queue holds only {nr_requests} requests: too few to sort"),
             set(disk, "nr_requests", *advised),
         ),
         Fact::ShortRequests { disk, max_kib, advised_kib } => (
@@ -191,7 +193,7 @@ fn of_queue(fact: &Fact) -> (String, String) {
             "it takes no TRIM: what is freed in the volume stays taken, and an SSD behind it \
              becomes slower"
                 .into(),
-            format!("lsblk --discard /dev/{disk}: a USB bridge or a RAID may be what hides it"),
+            format!("lsblk --discard /dev/{disk}: a USB bridge or a RAID may hide it"),
         ),
         Fact::TrimDisabled { disk, max_bytes } => {
             ("TRIM is switched off in its queue".into(), set(disk, "discard_max_bytes", *max_bytes))
@@ -223,22 +225,22 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
         Fact::WeakCipher { cipher, weakness } => {
             let weakness = match weakness {
                 Weakness::Null => "encrypts nothing",
-                Weakness::Ecb => "shows which sectors are equal",
+                Weakness::Ecb => "reveals equal sectors",
                 Weakness::PlainIv => {
-                    "has IVs that can be foretold: a file that was made for it shows in it"
+                    "has predictable IVs: a specially made file is recognisable in it"
                 }
             };
             (format!("{cipher} {weakness}"), new_cipher(shell))
         }
         Fact::SlowCipher { cipher } => (
-            format!("{cipher} has no CPU instructions: AES is many times as fast"),
+            format!("{cipher} has no CPU instructions: AES is many times faster"),
             new_cipher(shell),
         ),
         Fact::NoTrim => (
             "TRIM is not passed down: what a file system frees stays taken below, and an SSD \
              becomes slower"
                 .into(),
-            "blockyard serve --allow-discards, if it may be seen which parts are free".into(),
+            "blockyard serve --allow-discards, if free areas may be revealed".into(),
         ),
         Fact::Header(notice) => (notice.to_string(), format!("blockyard repair {shell}")),
         Fact::OldHeader(signature) => (
@@ -246,12 +248,12 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
                 "it holds {signature}, and of an older LUKS2 volume only the secondary header is \
                  left: it is not opened as a LUKS volume, and not repaired"
             ),
-            format!("blockyard info --header-copy secondary {shell}, to look at the old volume"),
+            format!("blockyard info --header-copy secondary {shell}, to read the old volume"),
         ),
         Fact::NoHeader { other } => (
             match other {
-                Some(signature) => format!("no LUKS header is here, but {signature}"),
-                None => "no LUKS header is here: only where it lies was looked at".into(),
+                Some(signature) => format!("no LUKS header here, but {signature}"),
+                None => "no LUKS header here: only the storage was checked".into(),
             },
             "name a detached header with --header; a plain volume has none".into(),
         ),
@@ -263,7 +265,7 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
 fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
     match fact {
         Fact::NoKeyslot => (
-            "no keyslot is left: no passphrase opens it".into(),
+            "has no keyslot: no passphrase opens it".into(),
             "cryptsetup luksHeaderRestore, with a backup of the header".into(),
         ),
         Fact::KeyslotMemory { keyslot, needed_bytes, available_bytes } => (
@@ -303,7 +305,7 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
     let command = |verb: &str, rest: &str| command(socket, name, verb, rest);
     match fact {
         Fact::ConnectionsTaken { max } => (
-            format!("all {max} connections are taken: who comes now waits for one to end"),
+            format!("all {max} connections are taken: another client waits until one ends"),
             format!("blockyard serve --max-connections {}", max.saturating_mul(2).min(1024)),
         ),
         Fact::Lost(Loss { device, problem, .. }) => (
@@ -311,22 +313,22 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 "acknowledged writes may be lost, so flushes and writes fail: {device}: {problem}"
             ),
             format!(
-                "stop the clients, look at the disk, then: {} && {}; then check the contents \
+                "stop the clients, check the disk, then: {} && {}; then check the contents \
                  (fsck)",
                 command("suspend", ""),
                 command("resume", "--accept-loss")
             ),
         ),
         Fact::Errors { requests } => (
-            format!("{requests} requests have failed since it was opened"),
+            format!("{requests} requests have failed since the volume was opened"),
             "dmesg, and smartctl -a on the disk below: copy what can be read first".into(),
         ),
         Fact::Suspended { requests } => (
-            format!("it is suspended, and {requests} requests wait for a resume"),
+            format!("it is suspended, and {requests} requests wait until it is resumed"),
             command("resume", ""),
         ),
         Fact::KeyWiped => (
-            "its key is wiped: nothing is read or written until it has one".into(),
+            "its key is wiped: nothing can be read or written until `key set`".into(),
             command("message", "key set"),
         ),
         Fact::PathMissing { parts } => (
@@ -376,7 +378,7 @@ fn wordless(fact: &Fact) -> String {
     format!("{fact:?}")
 }
 
-/// A path for a command line: in quotes if it needs them.
+/// A path for a command line, quoted if necessary.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@".contains(c);
@@ -402,11 +404,11 @@ mod tests {
             at("a.img", Severity::Note, Fact::NoTrim),
             at("a.img", Severity::Risky, Fact::NoKeyslot),
         ];
-        let wanted = "risky  a.img: no keyslot is left: no passphrase opens it\n       \
+        let wanted = "risky  a.img: has no keyslot: no passphrase opens it\n       \
                       cryptsetup luksHeaderRestore, with a backup of the header\n\n\
                       note   a.img: TRIM is not passed down: what a file system frees stays taken \
                       below, and an SSD becomes slower\n       \
-                      blockyard serve --allow-discards, if it may be seen which parts are free\n";
+                      blockyard serve --allow-discards, if free areas may be revealed\n";
         assert_eq!(text(&findings), wanted);
         assert!(text(&[]).contains("nothing"));
         let hostile = at("a\u{1b}[2J", Severity::Note, Fact::NoTrim);
@@ -443,17 +445,13 @@ mod tests {
                 "4000 iterations",
                 "luksChangeKey",
             ),
-            (
-                plain("aes-cbc-plain"),
-                "aes-cbc-plain has IVs that can be foretold",
-                "aes-xts-plain64",
-            ),
+            (plain("aes-cbc-plain"), "aes-cbc-plain has predictable IVs", "aes-xts-plain64"),
             (
                 Fact::SlowCipher { cipher: "serpent-xts-plain64".into() },
                 "no CPU instructions",
                 "aes-xts-plain64",
             ),
-            (Fact::NoHeader { other: None }, "no LUKS header is here", "--header"),
+            (Fact::NoHeader { other: None }, "no LUKS header here", "--header"),
         ] {
             let words = Words::of(&at("my disk.img", Severity::Note, fact));
             assert!(words.fact.contains(wanted) && words.remedy.contains(remedy), "{words:?}");
@@ -472,7 +470,7 @@ mod tests {
                 "512 MiB of it have no room yet, and 1 MiB are free",
                 "fallocate --length 1073741824 a.img",
             ),
-            (Fact::FileSystem(FileSystem::Network("NFS")), "it lies on NFS", "nbd://"),
+            (Fact::FileSystem(FileSystem::Network("NFS")), "it is on NFS", "nbd://"),
             (
                 Fact::FewRequests { disk: disk(), nr_requests: 4, advised: 128 },
                 "only 4 requests",

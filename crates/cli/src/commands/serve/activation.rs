@@ -1,4 +1,4 @@
-//! Socket activation: sockets that systemd bound before it started us (`sd_listen_fds(3)`).
+//! Socket activation: sockets bound by systemd before this process started (`sd_listen_fds(3)`).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,15 +11,15 @@ use super::{reachable_host, warn_if_exposed};
 use crate::failure::Failure;
 use crate::nbd;
 
-/// A listening socket that we were given.
+/// A passed listening socket.
 pub(super) struct Activated {
     /// The socket.
     pub(super) fd: OwnedFd,
-    /// Where clients find it, if it has a name.
+    /// Its address for clients, if it has one.
     pub(super) place: Option<nbd::Server>,
 }
 
-/// Takes all of them. Call it before any thread exists: it clears the environment variables.
+/// Takes all sockets. Call it before any thread exists: it clears the environment variables.
 pub(super) fn sockets() -> Result<Vec<Activated>, Failure> {
     let mut given = ListenFd::from_env();
     (0..given.len()).map(|index| take(&mut given, index)).collect()

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use crate::failure::printable;
 use crate::size::human_size;
 
-/// Above [`bio`]'s lines.
+/// The heading of [`bio`]'s lines.
 pub(super) const HEAD: &str =
     "      time, s  submitter  prio  what              sector  sectors   took, ms\n";
 
-/// A line.
+/// One line.
 pub(super) fn bio(bio: &TracedBio) -> String {
     let mut what = op_name(bio.op).to_owned();
     let waited = bio.sync && matches!(bio.op, Op::Write | Op::Discard | Op::WriteZeroes);
@@ -40,7 +40,7 @@ pub(super) fn bio(bio: &TracedBio) -> String {
     )
 }
 
-/// The same as JSON.
+/// One bio as JSON.
 pub(super) fn bio_json(bio: &TracedBio) -> Value {
     json!({
         "start_ns": bio.start.0,
@@ -57,7 +57,7 @@ pub(super) fn bio_json(bio: &TracedBio) -> Value {
     })
 }
 
-/// All that is said of a trace.
+/// Statistics as text.
 pub(super) fn summary(trace: &Trace, summary: &Summary) -> String {
     let header = &trace.header;
     let (count, seconds) = (summary.count(), summary.length.0 as f64 / 1e9);
@@ -110,7 +110,7 @@ pub(super) fn summary(trace: &Trace, summary: &Summary) -> String {
     text
 }
 
-/// Lengths that are listed.
+/// Number of listed lengths.
 const SIZES: usize = 8;
 
 fn op_line(op: &OpSummary) -> String {
@@ -140,7 +140,7 @@ fn percent(part: u64, of: u64) -> String {
     format!("{:.0} %", part as f64 * 100.0 / of.max(1) as f64)
 }
 
-/// The same as JSON.
+/// Statistics as JSON.
 pub(super) fn summary_json(trace: &Trace, summary: &Summary) -> Value {
     let ops: Vec<Value> = summary.ops.iter().map(op_json).collect();
     let slices = summary.slices.iter().map(|slice| {

@@ -1,14 +1,14 @@
-//! The client against servers of a few lines: good ones, refusing ones and broken ones.
+//! The client with simple servers: correct, refusing and broken ones.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
 
 use super::*;
 
-/// What a scripted server does after each message of the client.
+/// The answers of a scripted server.
 struct Script {
     greeting: Vec<u8>,
-    /// For each option in turn, the bytes that answer it.
+    /// The answer to each option in turn.
     answers: Vec<Vec<u8>>,
 }
 
@@ -48,7 +48,7 @@ fn asked(script: Script) -> Result<ServerExport, Failure> {
     outcome
 }
 
-/// Reads what the client sends, message by message, and answers from the script.
+/// Reads the client's messages, and answers each from the script.
 fn serve(mut stream: UnixStream, script: Script) {
     let mut flags = [0u8; 4];
     stream.write_all(&script.greeting).unwrap();
