@@ -13,12 +13,12 @@
 //! The rules (`attribute`):
 //!
 //! * The work of a thread in one pass counts as its longer part: a cipher that runs directly on a
-//! file's mapping is *cipher*, including the first touch of its pages.
+//!   file's mapping is *cipher*, including the first touch of its pages.
 //! * The delay of a target (`delay`) is *device*, because it simulates a slow one.
 //! * A bio of several parts divides its time equally among the stages of its active or queued
-//! parts.
+//!   parts.
 //! * A time without any active part belongs to the next stage: before a cipher it is *cipher-wait*,
-//! before a device *submit-wait*, at the start *queue*, at the end *completion*.
+//!   before a device *submit-wait*, at the start *queue*, at the end *completion*.
 
 mod record;
 mod samples;

@@ -49,12 +49,12 @@
 //! # What is left out
 //!
 //! - **Waiting for memory.** If nothing can be reclaimed, the page is admitted anyway and counted
-//! ([`PageCache::admitted_over_limit`]). The kernel would make the task wait or write back.
+//!   ([`PageCache::admitted_over_limit`]). The kernel would make the task wait or write back.
 //! - **Dirtyable memory.** Limits are percentages of `memory_bytes`. The kernel takes them of free
-//! and reclaimable memory, lowers them for heavy writers and slow devices, and raises them for
-//! real-time tasks.
+//!   and reclaimable memory, lowers them for heavy writers and slow devices, and raises them for
+//!   real-time tasks.
 //! - Other memory: anonymous pages, swap, metadata; `kswapd`, which reclaims in advance, in
-//! batches.
+//!   batches.
 //! - Partly up-to-date pages: a write covers whole pages.
 //! - The content.
 
