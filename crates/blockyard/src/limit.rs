@@ -348,8 +348,8 @@ mod tests {
         };
         let busy = of([90.0, 0.0, 6.0, 0.0, 3.0, 1.0], 10.0);
         assert_eq!(busy.party, Party::Cipher);
-        let saw = "60 % of a request's 10.0 us is cipher; before, it waits 90.0 us for others of \
-                   its connection";
+        let saw = "60 % of a request's 10.0 us is cipher; before, it waits 90.0 us behind others \
+                   of its connection";
         assert_eq!(busy.saw, saw);
         assert_eq!(of([5.0, 0.0, 3.0, 0.0, 60.0, 37.0], 1.0).party, Party::Device);
         assert!(!of([5.0, 0.0, 3.0, 0.0, 60.0, 37.0], 1.0).saw.contains("connection"));

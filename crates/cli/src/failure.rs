@@ -323,7 +323,8 @@ mod tests {
         let wanted = "--pbkdf-memory and --pbkdf-parallel are for argon2; PBKDF2 has neither";
         assert_eq!(text(FormatError::NotArgon2.into()), wanted);
         let device = FormatError::SizeOfDevice("/dev/sdx".into());
-        let wanted = "--size creates a file, but /dev/sdx is there and is none; leave --size out";
+        let wanted =
+            "--size creates a file, but /dev/sdx exists and is not a file; leave --size out";
         assert_eq!(text(device.into()), wanted);
         #[cfg(feature = "lab")]
         {

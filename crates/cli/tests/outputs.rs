@@ -22,7 +22,10 @@ fn trace_never_overwrites_what_the_server_serves() {
         let record = ["trace", "record", "c", "-o", name, "--for", "1ms"];
         for force in [&[][..], &["--force"], &["--overwrite"]] {
             let said = lab.refused(&[&record[..], force].concat(), 5);
-            assert!(said.contains(if force.is_empty() { "is there" } else { "in use" }), "{said}");
+            assert!(
+                said.contains(if force.is_empty() { "exists already" } else { "in use" }),
+                "{said}"
+            );
         }
     }
     assert!(server.stop(Signal::TERM).success());

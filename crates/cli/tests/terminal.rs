@@ -120,7 +120,7 @@ fn new_passphrase_is_asked_for_twice() {
     session.type_in("two\n");
     let (status, screen) = session.end();
     assert_eq!(status.code(), Some(2), "{screen}");
-    assert!(screen.contains("not the same"), "{screen}");
+    assert!(screen.contains("passphrases differ"), "{screen}");
     assert!(!lab.path("vol").exists());
     let mut session = Session::start(&lab, &words);
     session.expect("Enter passphrase for vol: ");

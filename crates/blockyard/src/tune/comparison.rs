@@ -1,43 +1,44 @@
-//! A comparison of candidates: which of them is best, and is that clear?
+//! A comparison of candidates: finds the best, and whether it is clear.
 //!
 //! ```text
-//!   round 1   A B C D E F     each once, in an order that is drawn anew
-//!   round 2   C F A E B D
-//!             the worse half goes; the incumbent (the first) stays
-//!   rounds…   A D F           each that is clearly worse goes, until the leader is at least as
-//!                             good as each other one
+//! round 1   A B C D E F     each once, in a random order
+//! round 2   C F A E B D
+//! the worse half is dropped; the incumbent (the first) stays
+//! rounds…   A D F           clearly worse ones are dropped, until none is
+//! better than the leader
 //! ```
-//! Rounds are interleaved because a machine changes while it is measured: candidates are compared
-//! *within a round*, never across rounds. The interval around the mean of these ratios is
-//! Student's, of their logarithms. It is looked at after every round, so 99 % are asked for where
-//! 95 % would do for one look.
 //!
-//! Successive halving is of Jamieson and Talwalkar (2016), pairing is ours.
+//! Rounds are interleaved because a machine changes during a measurement: candidates are compared
+//! *within a round*, never across rounds. The confidence interval of the mean ratio is Student's,
+//! of the logarithms. It is computed after every round, so it is one of 99 %, where 95 % would do
+//! for a single test.
+//!
+//! Successive halving is by Jamieson and Talwalkar (2016), pairing is ours.
 
 use blockyard_workload::random::Random;
 use serde::Serialize;
 
-/// Rounds before the worse half goes.
+/// Rounds before the worse half is dropped.
 const ROUNDS_A_RUNG: usize = 2;
-/// So many are compared to the end; an interval of two rounds is too wide to tell more apart.
+/// This many are compared to the end; after two rounds, intervals are too wide to distinguish more.
 const FINALISTS: usize = 3;
 /// A smaller difference to the incumbent does not matter.
 const SAME: f64 = 0.01;
-/// Between two that would both replace it. To tell more of them apart takes nine times the rounds
-/// of three times the difference.
+/// Smaller differences between two candidates that would both replace the incumbent do not matter.
+/// A third of the difference needs nine times the rounds.
 const NEAR: f64 = 0.03;
 
-/// How long a comparison may be.
+/// Limits of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Rounds at most.
+    /// Limit of rounds.
     pub rounds_max: usize,
-    /// Seed of the order in which candidates take their turns.
+    /// Seed of the candidates' order in each round.
     pub seed: u64,
 }
 
 impl Default for Rules {
-    /// 24 rounds: a difference that is not clear then is not worth more.
+    /// 24 rounds: a smaller difference is not worth more time.
     fn default() -> Self {
         Self { rounds_max: 24, seed: 1 }
     }
@@ -46,47 +47,47 @@ impl Default for Rules {
 /// The measurements of one candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// The score of each round that it was in: more is better.
+    /// Scores of its rounds: higher is better.
     pub scores: Vec<f64>,
-    /// It was not clearly worse, nor of the worse half.
+    /// It was not dropped.
     pub is_finalist: bool,
-    /// Against the incumbent, over the rounds of both; `None` for the incumbent itself.
+    /// Ratio to the incumbent in common rounds; `None` for the incumbent.
     pub against_incumbent: Option<Ratio>,
 }
 
 impl Standing {
-    /// The mean score, in the sense in which candidates are compared.
+    /// The mean score of comparisons, which is geometric.
     #[must_use]
     pub fn score(&self) -> f64 {
         mean_log(&self.scores).exp()
     }
 }
 
-/// How much better one candidate was than another.
+/// Ratio of the scores of two candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// 1 is the same, 2 twice as good.
+    /// 1 means equal, 2 twice as good.
     pub mean: f64,
-    /// Lower end of the interval in which it lies for 99 of 100 such comparisons.
+    /// Lower end of the confidence interval (99 %).
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper end.
     pub high: f64,
 }
 
-/// The end of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// One for each candidate.
     pub standings: Vec<Standing>,
     /// The number of the best; the incumbent unless another is clearly better.
     pub winner: usize,
-    /// No more rounds would change it.
+    /// More rounds would not change it.
     pub is_clear: bool,
 }
 
-/// Compares so many candidates, of which the first is the incumbent. `measure` scores a candidate
-/// in a round: more is better, and it is above zero. `goes_on` is asked before each round but the
-/// first two.
+/// Compares this many candidates; the first is the incumbent. `measure` returns the score of a
+/// candidate in a round: positive, and higher is better. `goes_on` is called before each round
+/// except the first two.
 pub(super) fn compare<E>(
     candidates: usize,
     rules: Rules,
@@ -136,7 +137,7 @@ fn shuffle(order: &mut [usize], random: &mut Random) {
     }
 }
 
-/// The worse half goes, but no further than to the finalists, and never the incumbent.
+/// Drops the worse half, but keeps the number of finalists, and the incumbent.
 fn halve(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     let keep = alive.len().div_ceil(2).max(FINALISTS);
     alive.sort_by(|one, other| {
@@ -151,7 +152,7 @@ fn halve(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     }
 }
 
-/// Each that is clearly worse than the leader goes, but for the incumbent.
+/// Drops candidates that are clearly worse than the leader, except the incumbent.
 fn drop_beaten(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     let leader = leader(alive, scores);
     alive.retain(|&one| {
@@ -159,7 +160,7 @@ fn drop_beaten(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     });
 }
 
-/// None of the others is better than the leader by a difference that matters.
+/// True if no other is better than the leader by a difference that matters.
 fn is_settled(alive: &[usize], scores: &[Vec<f64>]) -> bool {
     let leader = leader(alive, scores);
     alive.iter().filter(|one| **one != leader).all(|&one| {
@@ -171,26 +172,25 @@ fn is_settled(alive: &[usize], scores: &[Vec<f64>]) -> bool {
 fn leader(alive: &[usize], scores: &[Vec<f64>]) -> usize {
     let best = alive.iter().copied().max_by(|one, other| {
         let by_score = mean_log(&scores[*one]).total_cmp(&mean_log(&scores[*other]));
-        // Of equal ones the first, which is the simpler one.
+        // Of equal ones the first, which is the simplest.
         by_score.then(other.cmp(one))
     });
-    best.expect("the incumbent never goes")
+    best.expect("the incumbent is never dropped")
 }
 
-/// The leader, if it is better than the incumbent by more than chance, and by a difference that
-/// matters.
+/// The leader, if it is better than the incumbent by a significant difference that matters.
 fn winner(alive: &[usize], scores: &[Vec<f64>]) -> usize {
     let leader = leader(alive, scores);
     let Ratio { mean, low, .. } = ratio(&scores[leader], &scores[0]);
     if low > 1.0 && mean > 1.0 + SAME { leader } else { 0 }
 }
 
-/// The mean logarithm of scores: the mean in the sense in which they are compared.
+/// Mean of the logarithms of scores, for comparisons.
 fn mean_log(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.ln()).sum::<f64>() / scores.len().max(1) as f64
 }
 
-/// One against another, over the rounds that both were in: the first ones.
+/// Ratio of two candidates in their common rounds, which are the first ones.
 fn ratio(one: &[f64], other: &[f64]) -> Ratio {
     let logs: Vec<f64> = one.iter().zip(other).map(|(one, other)| (one / other).ln()).collect();
     let count = logs.len() as f64;
@@ -203,7 +203,7 @@ fn ratio(one: &[f64], other: &[f64]) -> Ratio {
     Ratio { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() }
 }
 
-/// Student's t for 99 % on both sides, by degrees of freedom; between two the larger one.
+/// Student's t for 99 %, two-sided, by degrees of freedom; between two entries the larger one.
 fn student_99(freedom: usize) -> f64 {
     const TABLE: [(usize, f64); 14] = [
         (1, 63.66),
@@ -233,7 +233,7 @@ mod tests {
 
     const RULES: Rules = Rules { rounds_max: 24, seed: 7 };
 
-    /// Each candidate's speed, times what the machine does in a round, times a noise of its own.
+    /// Each candidate's speed, times a factor of the round, times its own noise.
     fn run(speeds: &[f64], noise: f64) -> (Outcome, usize) {
         let mut random = Random::new(3, 1);
         let mut measured = 0;
@@ -256,7 +256,7 @@ mod tests {
         let speeds = [100.0, 60.0, 90.0, 112.0, 30.0, 105.0, 80.0, 95.0];
         let (outcome, measured) = run(&speeds, 0.02);
         assert_eq!((outcome.winner, outcome.is_clear), (3, true));
-        assert!(measured < 8 * 8, "the worse ones went: {measured} measurements");
+        assert!(measured < 8 * 8, "the worse ones were dropped: {measured} measurements");
         let ratio = outcome.standings[3].against_incumbent.unwrap();
         assert!(ratio.low < 1.12 && 1.12 < ratio.high, "{ratio:?}");
         assert!(!outcome.standings[4].is_finalist && outcome.standings[4].scores.len() == 2);
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!((outcome.winner, outcome.is_clear), (0, false));
     }
 
-    /// Two that are nearly the same are both better than the incumbent: it does not matter which.
+    /// Two nearly equal ones are both better than the incumbent: the choice does not matter.
     #[test]
     fn comparison_ends_when_nothing_that_matters_is_open() {
         let (outcome, measured) = run(&[100.0, 130.0, 131.0], 0.01);

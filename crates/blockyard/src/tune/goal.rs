@@ -7,16 +7,16 @@ use rustix::time::{ClockId, clock_gettime};
 /// The goal of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {
-    /// Bytes a second.
+    /// Bytes per second.
     #[default]
     Throughput,
-    /// Requests a second.
+    /// Requests per second.
     Iops,
     /// Mean latency.
     Latency,
-    /// Latency that one request of a hundred exceeds.
+    /// 99th percentile of the latencies.
     P99,
-    /// CPU time of this process for each byte.
+    /// CPU time of this process per byte.
     Cpu,
 }
 
@@ -43,7 +43,7 @@ impl Goal {
         }
     }
 
-    /// The score of a run: more is better. `None` for a run without requests.
+    /// Score of a run: higher is better. `None` for a run without requests.
     pub(super) fn score(self, run: &Run) -> Option<f64> {
         let seconds = |ns: f64| (ns > 0.0).then(|| 1e9 / ns);
         if run.ios == 0 || run.seconds <= 0.0 {
@@ -69,12 +69,12 @@ pub(super) struct Run {
     pub(super) latency_ns: f64,
     /// The worst of all jobs.
     pub(super) p99_ns: f64,
-    /// Of this process.
+    /// CPU time of this process.
     pub(super) cpu_seconds: f64,
 }
 
 impl Run {
-    /// All jobs together. Groups run one after the other, jobs of a group side by side.
+    /// The sum of all jobs. Groups run one after the other, jobs of a group side by side.
     pub(super) fn of_jobs(fio: &Fio, cpu_seconds: f64) -> Self {
         let mut run = Self { cpu_seconds, ..Self::default() };
         let mut group = (None, 0.0);
@@ -97,7 +97,7 @@ impl Run {
         run
     }
 
-    /// All bios of a trace.
+    /// The sum of all bios of a trace.
     pub(super) fn of_replay(replay: &Replay, cpu_seconds: f64) -> Self {
         let seconds = replay.took().0 as f64 / 1e9;
         let mut run = Self { seconds, cpu_seconds, ..Self::default() };
@@ -119,7 +119,7 @@ impl Run {
     }
 }
 
-/// Of all threads of this process.
+/// CPU time of all threads of this process.
 pub(super) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

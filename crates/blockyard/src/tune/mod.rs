@@ -29,7 +29,7 @@
 //!                                                                                      │
 //!                                  a Space: a volume's settings (Tuner), or your own ──┘
 //! ```
-//! The search and the comparison know nothing of the settings that they are for.
+//! The search and the comparison do not depend on the kind of settings.
 
 mod comparison;
 mod goal;
@@ -50,35 +50,35 @@ pub use workload::{PRESETS, Preset, Workload, jobs};
 /// The extent of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measurement {
-    /// Jobs run for so long.
+    /// Jobs that run for this time.
     Time {
-        /// Their time.
+        /// The time.
         slice: Duration,
     },
     /// A window of a trace is played at the times of its bios.
     Window {
         /// Length of the window.
         slice: Duration,
-        /// Such windows in the trace.
+        /// Number of windows in the trace.
         windows: usize,
     },
     /// Bios of a trace are played as fast as possible.
     Bios {
-        /// Bios of a measurement. More than `all`: the trace begins again.
+        /// Bios of a measurement. If there are more than `all`, the trace is repeated.
         bios: usize,
         /// Bios of the trace.
         all: usize,
     },
 }
 
-/// Why a search failed.
+/// Error of a search.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// A trace has no bios that may be played.
+    /// A trace has no bios to play.
     #[error("the trace has no bios to play; {left_out} change the volume and are left out")]
     NoBios {
-        /// Bios that change the volume.
+        /// Number of bios that change the volume.
         left_out: usize,
     },
     /// No request ended in a measurement.
@@ -89,7 +89,7 @@ pub enum TuneError {
     NoRequest {
         /// Length of the measurement.
         slice: Duration,
-        /// The settings that were measured.
+        /// The measured settings.
         settings: Box<Settings>,
     },
 }

@@ -1,77 +1,77 @@
-//! The walk through the settings: one axis after the other, from the default on.
+//! Search through the settings: one axis after the other, starting from the default.
 //!
-//! Each axis is a comparison of its values with the best settings so far, all else as there. A
-//! second pass sees whether a later choice changes an earlier one. In the end the default, the
-//! settings that were found, and the rivals, which people take without measuring, are compared once
-//! more, in fresh rounds: settings that are not clearly better than the default there are not
-//! recommended. Rivals that have lost to the default before stay away.
+//! Each axis is a comparison of its values with the best settings so far, with other settings
+//! unchanged. A second pass finds changes that follow from later axes. In the end the default, the
+//! best settings, and the rivals (popular choices) are compared in fresh rounds: only settings that
+//! are clearly better than the default there are recommended. Rivals that have lost to the default
+//! before do not take part.
 
 use super::comparison::{Outcome, Rules, compare};
 
-/// Each axis is looked at again once; what two passes do not settle depends on chance.
+/// Each axis is tried twice; differences after two passes depend on chance.
 const PASSES: usize = 2;
 /// Rounds of a comparison on an axis, in percent of the last one's.
 const AXIS_ROUNDS_PERCENT: usize = 50;
 
-/// Settings that can be searched.
+/// A space of settings to search.
 pub trait Space {
-    /// All values together.
+    /// A value for each axis.
     type Settings: Clone + PartialEq;
     /// One dimension of the settings.
     type Axis: Copy;
-    /// Why a measurement failed.
+    /// Error of a measurement.
     type Error;
 
     /// The axes, the most important first.
     fn axes(&self) -> Vec<Self::Axis>;
 
-    /// The base with other values on this axis, without the base itself.
+    /// Settings that differ from the base on this axis.
     fn others(&self, axis: Self::Axis, base: &Self::Settings) -> Vec<Self::Settings>;
 
-    /// Whether the settings are possible.
+    /// Checks whether the settings are possible.
     ///
     /// # Errors
-    /// Why they are not, for people.
+    /// The reason if they are not, as text.
     fn check(&mut self, settings: &Self::Settings) -> Result<(), String>;
 
-    /// Scores settings: more is better, and the score is above zero. All candidates of a round have
-    /// the same workload, and other rounds have another one.
+    /// Score of the settings: positive, and higher is better. In a round the workload is the same
+    /// for all candidates, in other rounds it differs.
     ///
     /// # Errors
-    /// Why the measurement failed; the search ends.
+    /// The measurement failed; the search ends.
     fn measure(&mut self, settings: &Self::Settings, round: usize) -> Result<f64, Self::Error>;
 
-    /// A comparison begins, on an axis or the last one: candidates of those before are not measured
-    /// again. Returns whether there is time for it; for the last one there is.
+    /// A comparison on an axis or the last one begins: candidates of earlier ones are not measured
+    /// again. Returns whether there is time for it; the last one always runs.
     fn begins(&mut self, is_last: bool) -> bool;
 
-    /// Whether there is time for another round.
+    /// True if there is time for another round.
     fn goes_on(&self) -> bool;
 }
 
 /// A comparison on an axis, or the last one.
 #[derive(Clone, Debug)]
 pub struct Comparison<A, S> {
-    /// `None`: the last one, of the default, the settings that were found, and the rivals.
+    /// `None` for the last one, of the default, the best settings, and the rivals.
     pub axis: Option<A>,
     /// The incumbent first.
     pub candidates: Vec<S>,
     /// The measurements.
     pub outcome: Outcome,
-    /// Settings that are not possible, and why.
+    /// Impossible settings, and the reasons.
     pub left_out: Vec<(S, String)>,
 }
 
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found<A, S> {
-    /// The settings that are recommended.
+    /// The recommended settings.
     pub best: S,
     /// The comparisons on axes.
     pub comparisons: Vec<Comparison<A, S>>,
     /// The last comparison.
     pub last: Comparison<A, S>,
-    /// Time was over before each comparison had a clear end.
+    /// The time ran out before each comparison had a clear result.
     pub is_cut_short: bool,
 }
 
@@ -82,7 +82,7 @@ type Of<P> = Comparison<<P as Space>::Axis, <P as Space>::Settings>;
 /// each comparison at its end.
 ///
 /// # Errors
-/// That of [`Space::measure`].
+/// See [`Space::measure`].
 pub fn search<P: Space>(
     space: &mut P,
     default: &P::Settings,
@@ -92,7 +92,7 @@ pub fn search<P: Space>(
 ) -> Result<Found<P::Axis, P::Settings>, P::Error> {
     let mut best = default.clone();
     let mut steps: Vec<Of<P>> = Vec::new();
-    // By axis: the settings that its last comparison began with or ended in.
+    // The base settings and the winner of the last comparison, by axis.
     let axes = space.axes();
     let mut seen: Vec<Option<P::Settings>> = vec![None; axes.len()];
     let (mut is_cut_short, mut seed) = (false, rules.seed);
@@ -135,7 +135,7 @@ pub fn search<P: Space>(
     Ok(Found { best, comparisons: steps, last, is_cut_short })
 }
 
-/// Whether this rival has lost a comparison that the default was in.
+/// True if this rival lost a comparison with the default.
 fn went_early<A, S: PartialEq>(rival: &S, default: &S, steps: &[Comparison<A, S>]) -> bool {
     steps.iter().filter(|step| step.candidates[0] == *default).any(|step| {
         let mut standings = step.candidates.iter().zip(&step.outcome.standings);
@@ -143,7 +143,7 @@ fn went_early<A, S: PartialEq>(rival: &S, default: &S, steps: &[Comparison<A, S>
     })
 }
 
-/// A comparison of the others with the base; `None` if there is no other.
+/// A comparison of the others with the base; `None` without others.
 fn step<P: Space>(
     space: &mut P,
     axis: Option<P::Axis>,
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// A hill over two axes, whose ridge is oblique; one value cannot be had.
+    /// A hill over two axes, whose ridge is oblique; one value is impossible.
     struct Hill {
         measured: Cell<usize>,
         measured_max: usize,
@@ -215,7 +215,7 @@ mod tests {
         }
 
         fn check(&mut self, settings: &(u32, u32)) -> Result<(), String> {
-            if settings.0 == 7 { Err("there is no 7".into()) } else { Ok(()) }
+            if settings.0 == 7 { Err("7 is unavailable".into()) } else { Ok(()) }
         }
 
         fn measure(&mut self, settings: &(u32, u32), round: usize) -> Result<f64, Infallible> {
@@ -241,7 +241,7 @@ mod tests {
         let mut hill = Hill { measured: Cell::new(0), measured_max: usize::MAX };
         let found = search(&mut hill, &(0, 0), &[(1, 1)], RULES, &mut |_| ()).unwrap();
         assert_eq!((found.best, found.is_cut_short), ((4, 5), false));
-        assert_eq!(found.comparisons[0].left_out, [((7, 0), "there is no 7".into())]);
+        assert_eq!(found.comparisons[0].left_out, [((7, 0), "7 is unavailable".into())]);
         assert_eq!(found.last.candidates, [(0, 0), (4, 5), (1, 1)]);
     }
 

@@ -1,8 +1,8 @@
 //! A trace as the workload of a search.
 //!
-//! Each measurement plays a part of it, and in a round every candidate has the same one. For a
-//! latency a part is a *window* of so much time, and its bios come at their times; else it is so
-//! many bios, as fast as possible, and after the last one the trace begins again.
+//! Each measurement plays a part of it, the same one for all candidates of a round. For a latency,
+//! a part is a *window* of time, played at the recorded times; else it is a number of bios, played
+//! as fast as possible, wrapping around at the trace's end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +17,30 @@ use super::{Measurement, TuneError};
 use crate::bench::{self, Tally};
 use crate::{Error, Volume};
 
-/// Fewest bios of a part; parts become longer.
+/// Minimum of bios in a part, which is extended to it.
 const BIOS_MIN: usize = 1000;
-/// Most bios of a part: 100 MB of memory for each measurement.
+/// Limit of bios in a part: 100 MB of memory for each measurement.
 const BIOS_MAX: usize = 1 << 20;
 
-/// A trace, or as much of it as may be played.
+/// A trace, or its playable part.
 #[derive(Clone, Debug)]
 pub struct Traced {
     trace: Arc<Trace>,
     left_out: usize,
-    /// In the trace's own time.
+    /// Played at the recorded times.
     is_timed: bool,
-    /// Bios behind the end of the volume begin again at its start.
+    /// Bios beyond the volume's end wrap around to its start.
     wrap: bool,
-    /// Of a part that is played as fast as possible.
+    /// Length of a part that is played as fast as possible.
     bios: usize,
 }
 
 impl Traced {
     /// Plays a trace. Bios that change the volume are left out unless `may_write`. With `wrap`,
-    /// bios behind the end of the volume begin again at its start.
+    /// bios beyond the end of the volume wrap around to its start.
     ///
     /// # Errors
-    /// [`TuneError::NoBios`] when no bio is left.
+    /// [`TuneError::NoBios`] if no bio is left.
     pub fn new(
         mut trace: Trace,
         goal: Goal,
@@ -59,13 +59,13 @@ impl Traced {
         Ok(Self { trace: Arc::new(trace), left_out, is_timed, wrap, bios: BIOS_MIN })
     }
 
-    /// How many bios are left out because they change the volume.
+    /// Number of bios that are left out because they change the volume.
     #[must_use]
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// How many bios are played.
+    /// Number of bios to play.
     #[must_use]
     pub fn bios(&self) -> usize {
         self.trace.bios.len()
@@ -80,7 +80,7 @@ impl Traced {
         self.target(volume).check(&self.trace).map_err(|misfit| misfit.to_string())?;
         let discards = self.trace.bios.iter().any(|bio| bio.op == Op::Discard);
         if discards && !volume.can_discard() {
-            return Err("the trace has discards, and the volume takes none".into());
+            return Err("the trace has discards, which the volume does not accept".into());
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Traced {
         Target { len_bytes, sector_bytes, wrap: self.wrap }
     }
 
-    /// Plays the part of a round.
+    /// Plays a round's part.
     pub(super) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Error> {
         let pace = match self.is_timed {
             true => Pace::Timed { speed_permille: SPEED_ONE },
@@ -116,8 +116,8 @@ impl Traced {
         self.trace.part(window.start, window.len())
     }
 
-    /// Makes parts longer if one was shorter than a slice, or the slice if windows of its length
-    /// have few bios; false if they are long enough.
+    /// Extends parts shorter than a slice, or the slice if its windows have few bios; false if they
+    /// are long enough.
     pub(super) fn lengthen(&mut self, slice: &mut Nanos, slice_max: Nanos, run: &Run) -> bool {
         let is_enough = match self.is_timed {
             false => run.seconds >= slice.0 as f64 / 1e9 || self.bios >= BIOS_MAX,
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// A read every millisecond, and a write behind every tenth.
+    /// A read every millisecond, and a write after every tenth.
     fn log() -> Trace {
         let mut text = String::from("fio version 3 iolog\n0 f add\n");
         for at in 0..300 {

@@ -1,8 +1,8 @@
 //! The settings of a volume, measured on this machine.
 //!
-//! A volume is opened once for each of the settings of a comparison and stays open until its end,
-//! so that no measurement begins with a mapping that is not touched yet. All see the same bytes:
-//! those that read lock the volume as readers; those that write, as paths to one disk do.
+//! A volume is opened once for each candidate of a comparison and stays open to its end, so that no
+//! measurement begins with an untouched mapping. All share the same bytes: for reads they lock the
+//! volume as readers, for writes like several paths to one disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ const AXES_PERCENT: u32 = 70;
 const QUEUE_DEPTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
 const MAX_SECTORS: [u32; 7] = [64, 128, 256, 512, 1024, 2560, 8192];
 
-/// The settings of a volume that are searched.
+/// The tuned settings of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Where ciphers run, and which thread submits encrypted writes.
+    /// Placement of ciphers, and submitter of encrypted writes.
     pub pipeline: PipelineChoice,
-    /// Cipher workers. `None`: as many as the cipher's speed wants.
+    /// Cipher workers. `None`: chosen by the cipher's speed.
     pub threads: Option<u16>,
     /// The elevator. `None`: the device's default.
     pub elevator: Option<ElevatorSpec>,
@@ -111,7 +111,7 @@ impl Settings {
     }
 }
 
-/// All pipelines that differ.
+/// All distinct pipelines.
 fn pipelines() -> Vec<PipelineChoice> {
     let mut pipelines = Vec::new();
     for (.., choice) in PipelineChoice::named() {
@@ -249,14 +249,13 @@ impl Tuner {
         Ok(volume)
     }
 
-    /// A round.
+    /// Runs one round.
     fn run(&mut self, settings: &Settings, round: usize) -> Result<Run, Error> {
         let volume = self.volume(settings)?;
         self.workload.run(&volume, self.slice, round)
     }
 
-    /// Requests go one by one through a queue: that of a file in memory does not, nor that of the
-    /// page cache.
+    /// True if requests pass a queue; files in memory and the page cache have none.
     fn is_queued(&self, base: &Settings) -> bool {
         base.direct || base.elevator.is_some() || matches!(self.kind, None | Some(Kind::Direct))
     }
@@ -287,7 +286,7 @@ impl Space for Tuner {
             Axis::Threads if self.has_cipher() => threads()
                 .map(|threads| Settings { threads: Some(threads), ..base.clone() })
                 .collect(),
-            // Without one for a disk that seeks, the system's default is one too.
+            // A disk that seeks has a default elevator even without an explicit one.
             Axis::Elevator if self.is_queued(base) => ELEVATORS
                 .iter()
                 .map(|elevator| Some(ElevatorSpec::of(elevator)))
@@ -316,7 +315,7 @@ impl Space for Tuner {
             if let Some(score) = self.goal.score(&run) {
                 return Ok(score);
             }
-            // The settings are slow, or the machine was for a moment.
+            // A slow setting, or a slow moment of the machine.
             if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
                 let (slice, settings) = (Duration::from_nanos(self.slice.0), settings.clone());
                 return Err(TuneError::NoRequest { slice, settings: Box::new(settings) }.into());
@@ -324,8 +323,7 @@ impl Space for Tuner {
         }
     }
 
-    /// A comparison on an axis may take half of the time that is left for all of them: the first
-    /// ones matter most.
+    /// A comparison on an axis may use half of the remaining time: the first axes matter most.
     fn begins(&mut self, is_last: bool) -> bool {
         self.open.clear();
         let now = Instant::now();
@@ -348,7 +346,7 @@ fn threads() -> impl Iterator<Item = u16> {
     all.into_iter()
 }
 
-/// Each tunable at a quarter of its value and at four times it, as far as it may.
+/// Each tunable at a quarter and at four times its value, within its range.
 fn tunables(spec: &ElevatorSpec, base: &Settings) -> Vec<Settings> {
     let mut all = Vec::new();
     for tunable in spec.elevator.tunables {
@@ -373,7 +371,7 @@ mod tests {
         tuned_for("", Nanos::from_ms(100), goal)
     }
 
-    /// For reads of 4 KiB with more options, on a file of 1 MiB.
+    /// Reads of 4 KiB with more options, on a file of 1 MiB.
     fn tuned_for(words: &str, slice: Nanos, goal: Goal) -> (Tuner, tempfile::NamedTempFile) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
@@ -402,7 +400,7 @@ mod tests {
         }
     }
 
-    /// The first read is in the part of a slice that does not count, the second comes 0.4 s later.
+    /// The first read is in the uncounted part of a slice, the second comes 0.4 s later.
     #[test]
     fn slice_becomes_longer_until_a_request_ends_in_it() {
         let (mut tuned, _file) = tuned_for("thinktime=400ms", Nanos::from_ms(60), Goal::Iops);
@@ -422,7 +420,7 @@ mod tests {
         );
     }
 
-    /// A comparison on an axis gets half of the time that is left, so that later ones have some.
+    /// A comparison on an axis gets half of the remaining time, and leaves the rest to later ones.
     #[test]
     fn first_axes_leave_time_for_others_and_the_last_comparison_has_all_of_it() {
         let (mut tuned, _file) = tuned(Goal::Iops);

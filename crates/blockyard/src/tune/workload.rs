@@ -11,26 +11,26 @@ use super::traced::Traced;
 use crate::bench::{self, Tally};
 use crate::{Error, Volume};
 
-/// A slice with fewer requests says little: it becomes longer. With some in flight at either end
-/// their number is right to a percent or two, and rounds are many.
+/// Minimum of requests in a slice, which is extended to it. With some in flight at either end,
+/// their number is accurate to a percent or two, and there are many rounds.
 const REQUESTS_MIN: u64 = 250;
-/// The slice has to hold ten requests of one in a hundred.
+/// Enough for a 99th percentile.
 const REQUESTS_MIN_P99: u64 = 1000;
-/// Longest slice: a slow disk has few requests in any time that a person waits.
+/// Limit of a slice: a slow disk serves few requests in any acceptable time.
 const SLICE_MAX: Nanos = Nanos(2_000_000_000);
 
-/// A usual workload, as options of fio. Numbers are ours.
+/// A named workload, as options of fio. Numbers are ours.
 #[derive(Debug)]
 pub struct Preset {
     /// Its name.
     pub name: &'static str,
-    /// One line for people.
+    /// Description in one line.
     pub about: &'static str,
-    /// The share of reads in [`Preset::mixed`], for people.
+    /// The share of reads in [`Preset::mixed`], as text.
     pub mix: &'static str,
-    /// Options of jobs that only read.
+    /// Options of reading jobs.
     pub reads: &'static str,
-    /// Options of jobs that write too.
+    /// Options of jobs that also write.
     pub mixed: &'static str,
 }
 
@@ -76,7 +76,7 @@ pub enum Workload {
 }
 
 impl Preset {
-    /// The preset of this name.
+    /// The preset with this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| preset.name == name)
@@ -108,10 +108,10 @@ impl Workload {
         }
     }
 
-    /// Whether it can run on a volume.
+    /// Checks whether it can run on a volume.
     ///
     /// # Errors
-    /// Why it cannot, for people.
+    /// The reason if it cannot, as text.
     pub fn check(&self, volume: &Volume) -> Result<(), String> {
         match self {
             Self::Jobs(_) => Ok(()),
@@ -119,7 +119,7 @@ impl Workload {
         }
     }
 
-    /// Runs a slice of it, the one of this round.
+    /// Runs a round's slice.
     pub(super) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Error> {
         let jobs = match self {
             Self::Jobs(jobs) => slice_of(jobs, slice, round),
@@ -131,7 +131,7 @@ impl Workload {
         Ok(Run::of_jobs(&fio, cpu_seconds() - before))
     }
 
-    /// Makes slices longer if the one that was run is too short; false if it is long enough.
+    /// Extends slices if the last one was too short; false if it was long enough.
     pub(super) fn lengthen(&mut self, slice: &mut Nanos, run: &Run, goal: Goal) -> bool {
         let enough = if goal == Goal::P99 { REQUESTS_MIN_P99 } else { REQUESTS_MIN };
         match self {
@@ -155,7 +155,7 @@ impl Workload {
 /// Jobs from options of fio such as `rw=randread bs=4k`, on a volume of this length.
 ///
 /// # Errors
-/// [`Error::Workload`] when an option is wrong.
+/// [`Error::Workload`] if an option is wrong.
 pub fn jobs(words: &str, device_bytes: u64) -> Result<Vec<Job>, Error> {
     let pair = |word: &'_ str| {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -169,9 +169,9 @@ pub fn jobs(words: &str, device_bytes: u64) -> Result<Vec<Job>, Error> {
     Ok(jobs)
 }
 
-/// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
-/// Another round has other offsets. Bytes are not checked: one slice would have to know what
-/// another has written.
+/// The jobs of a round: repeated for the slice's time, after a quarter of it that does not count.
+/// Other rounds have other offsets. Data is not verified: slices would have to know each other's
+/// writes.
 fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
     let cut = |job: &Job| Job {
         runtime: Some(slice),

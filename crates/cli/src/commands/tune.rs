@@ -1,4 +1,5 @@
-//! `blockyard tune`: the best settings for a volume and a workload, or for a world of the lab.
+//! `blockyard tune`: finds the best settings for a volume and a workload, or on a simulated
+//! machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,11 +33,11 @@ use crate::volume_spec::VolumeSpec;
 
 /// Find the best settings for a volume and a workload, by measuring
 ///
-/// One thing after the other is varied: page cache, pipeline, threads, elevator, queue depth,
-/// request size, tunables. Its values run against each other in turns, so that a busy machine
-/// disturbs all of them alike; the worse half goes, the rest runs until it is clear which is
-/// best. Nothing is written without --destroy. What is printed in the end is a configuration for
-/// `serve --config`; the evidence goes to standard error, or as JSON to standard output.
+/// Settings are varied one after the other: page cache, pipeline, threads, elevator, queue depth,
+/// request size, tunables. Their values run in turns, so that a busy machine disturbs all of them
+/// alike; the worse half is dropped, and the rest runs until the best is clear. Nothing is written
+/// without --destroy. The result is a configuration for `serve --config`; the measurements go to
+/// standard error, or as JSON to standard output.
 ///
 ///     blockyard tune home.img --workload vm
 ///     blockyard tune home.img --goal p99 --time 300 -- rw=randread bs=16k iodepth=8
@@ -48,45 +49,45 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     volume: VolumeArgs,
 
-    /// The volume is not encrypted: tune for the file or block device as it is, and print options
-    /// in place of a configuration, which names encrypted volumes and tables only
+    /// Tune for the file or block device itself, without encryption, and print options instead of a
+    /// configuration, which names only encrypted volumes and tables
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
                                       "cipher", "key_size", "hash"])]
     raw: bool,
 
-    /// A usual workload: vm, database, stream or lone; a person is asked if nothing is said
+    /// Workload: vm, database, stream or lone; asked for at a terminal if no workload is given
     #[arg(short = 'w', long, value_name = "NAME", value_parser = preset,
           conflicts_with_all = ["job", "options"])]
     workload: Option<&'static Preset>,
 
-    /// A trace (see `trace record`): parts of it are played as fast as possible, or for a latency
-    /// when they came. Without --destroy only what reads is played
+    /// Trace (see `trace record`): parts of it are played as fast as possible, or at the recorded
+    /// times if the goal is a latency. Without --destroy only its reads are played
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["job", "options", "workload"])]
     trace: Option<PathBuf>,
 
-    /// Bios of the trace behind the end of the volume begin again at its start
+    /// Wrap bios of the trace beyond the end of the volume around to its start
     #[arg(long, requires = "trace", conflicts_with_all = ["job", "options", "workload"])]
     wrap: bool,
 
     #[command(flatten)]
     jobs: JobArgs,
 
-    /// What is to be made good
+    /// Figure to optimise
     #[arg(short = 'g', long, value_enum, default_value = "throughput")]
     goal: GoalArg,
 
-    /// No race is begun after so long
+    /// Start no further comparison after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "120",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     time: u64,
 
-    /// Each measurement takes so long at first; longer if few requests end in it
+    /// Initial duration of a measurement in milliseconds; extended if few requests end in it
     #[arg(long, value_name = "MILLISECONDS", default_value = "125",
           value_parser = clap::value_parser!(u64).range(10..=60_000))]
     slice: u64,
 
-    /// What is on the volume may be overwritten
+    /// Permit overwriting the data on the volume
     #[arg(long)]
     destroy: bool,
 
@@ -95,11 +96,11 @@ pub(crate) struct TuneArgs {
           conflicts_with = "raw")]
     output: Option<PathBuf>,
 
-    /// Print the evidence as JSON instead of the configuration
+    /// Print the measurements as JSON instead of the configuration
     #[arg(long)]
     json: bool,
 
-    /// Write an HTML page with the evidence to this file
+    /// Write an HTML page with the measurements to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 
@@ -113,30 +114,30 @@ pub(crate) struct TuneArgs {
     help: HelpArgs,
 }
 
-/// Tuning in the simulated world.
+/// Tuning on a simulated machine.
 #[derive(Args, Debug)]
 #[command(
     next_help_heading = "In the lab",
     mut_arg("lab", |lab| {
-        lab.help("Tune the world of this experiment (see `lab list`) instead of a volume")
+        lab.help("Tune the machine of this experiment (see `lab list`) instead of a volume")
             .conflicts_with_all(["destroy", "output"])
     }),
     mut_arg("variant", |variant| {
-        variant.help("The world and the jobs of this variant; without one, of the first")
+        variant.help("Variant of the experiment, with its jobs; the default is the first")
     }),
 )]
 struct LabArgs {
     #[command(flatten)]
     world: WorldArgs,
 
-    /// Only this: pipeline, request size, elevator, longest request or requests
+    /// Vary this setting only: pipeline, request size, elevator, longest request or requests
     #[arg(long = "axis", value_name = "NAME", requires = "lab",
           conflicts_with_all = ["volume", "table", "raw"],
           value_parser = clap::builder::PossibleValuesParser::new(Model::axis_names()))]
     axes: Vec<String>,
 }
 
-/// Tunes.
+/// Tunes the settings.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let in_use = args.in_use();
     let outputs = [&args.output, &args.html].into_iter().flatten();
@@ -149,7 +150,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
 
 fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let workload_at = args.workloads()?;
-    // Before a key is asked for: how long the volume is plays no part in whether it is written.
+    // Before the key is asked for: the length of the volume does not decide whether it is written.
     if workload_at(u64::MAX >> 2)?.0.writes() && !args.destroy {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; take jobs that only read, \
@@ -165,8 +166,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
         vec![("volume", opened.describe().to_owned()), ("workload", about), ("machine", machine())];
     drop(opened);
     if workload.is_verified() {
-        conditions
-            .push(("left out", "verify: how fast bytes are, not whether they are right".into()));
+        conditions.push(("left out", "verify: speed is measured, not correctness".into()));
     }
     let goal = Goal::from(args.goal);
     let limits =
@@ -217,15 +217,15 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// The preset of this name.
+/// The preset with this name.
 fn preset(name: &str) -> Result<&'static Preset, String> {
     Preset::find(name).ok_or_else(|| {
         let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-        format!("{name:?} is none of the usual workloads; there are {}", names.join(", "))
+        format!("{name:?} is no workload; workloads are {}", names.join(", "))
     })
 }
 
-/// Lines on standard error, and an empty one behind them.
+/// Lines on standard error, and an empty line after them.
 fn say_lines(text: &str) {
     text.lines().for_each(say);
     say("");
@@ -236,10 +236,10 @@ fn mib(bytes: f64) -> f64 {
 }
 
 fn pretty(evidence: &Evidence) -> String {
-    serde_json::to_string_pretty(evidence).expect("it has no odd keys")
+    serde_json::to_string_pretty(evidence).expect("all keys are strings")
 }
 
-/// What a figure depends on.
+/// Machine, load and version for the report.
 fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -252,8 +252,8 @@ impl TuneArgs {
         Output::new(path, self.force.force)
     }
 
-    /// Files that no output may overwrite. The volume is locked while it is open, and so are the
-    /// devices of a table.
+    /// Files that no output may overwrite. An open volume is locked, and so are the devices of a
+    /// table.
     fn in_use(&self) -> InUse {
         let spec = self.volume.spec().ok();
         let inputs = [&self.trace, &self.jobs.job].into_iter().flatten().map(PathBuf::as_path);
@@ -294,8 +294,8 @@ impl TuneArgs {
         }
     }
 
-    /// The workload on a volume of this length, and a line about it. A trace is read, and a person
-    /// is asked, once.
+    /// The workload on a volume of this length, and its description. The trace is read, and the
+    /// user asked, only once.
     fn workloads(&self) -> Result<impl Fn(u64) -> Result<(Workload, String), Failure>, Failure> {
         let traced = self.trace.as_ref().map(|path| self.traced(path)).transpose()?;
         let (words, text) = match traced {
@@ -311,15 +311,17 @@ impl TuneArgs {
         })
     }
 
-    /// Reads a trace. Bios that change the volume are left out, with a note, unless they may.
+    /// Reads a trace. Bios that change the volume are left out, with a note, unless permitted.
     fn traced(&self, path: &Path) -> Result<Traced, Failure> {
         let (trace, place) = (traces::read(path, Action::default())?, path.display());
         let all = trace.bios.len();
         let traced = Traced::new(trace, self.goal.into(), self.destroy, self.wrap);
         let traced = traced.map_err(|error| match error {
-            TuneError::NoBios { left_out: 0 } => Failure::failed(format!("{place}: has no bios")),
+            TuneError::NoBios { left_out: 0 } => {
+                Failure::failed(format!("{place}: the trace has no bios"))
+            }
             TuneError::NoBios { .. } => Failure::failed(format!(
-                "{place}: has no reads; say --destroy if what is on the volume may be overwritten"
+                "{place}: the trace has no reads; use --destroy to permit overwriting the volume"
             )),
             error => Failure::from(error),
         })?;
@@ -333,7 +335,7 @@ impl TuneArgs {
         Ok(traced)
     }
 
-    /// What runs in a simulated world; none if it is the variant's own jobs.
+    /// The job for a simulated machine; `None` for the variant's own jobs.
     fn job_in_lab(
         &self,
         experiment: &Experiment,
@@ -369,7 +371,7 @@ impl TuneArgs {
         Ok((jobs, words.join(" ")))
     }
 
-    /// A file without a cipher is no volume that a configuration could name.
+    /// A configuration cannot name a file without a cipher.
     fn give_options(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {
         if let Some(path) = &self.html {
             write(self.output(path), &self.in_use(), &evidence.page())?;

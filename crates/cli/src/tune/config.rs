@@ -1,4 +1,4 @@
-//! A configuration for `serve --config`, from options of a volume and the settings that were found.
+//! A configuration for `serve --config`, from a volume's options and the best settings.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ struct File {
     exports: std::collections::BTreeMap<String, Export>,
 }
 
-/// An export, with the keys of a configuration (`crate::config`).
+/// An export, with a configuration's keys (`crate::config`).
 #[derive(Default, Serialize)]
 struct Export {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// The text of the file. `heading` is put in front, as a comment.
+/// The text of the file, with `heading` at the start as a comment.
 pub(crate) fn text(
     volume: &VolumeArgs,
     settings: &Settings,
@@ -92,7 +92,7 @@ pub(crate) fn text(
     Ok(heading + &body)
 }
 
-/// The volume itself, as on the command line.
+/// The volume as on the command line.
 fn described(volume: &VolumeArgs) -> Export {
     let path = |path: &std::path::PathBuf| absolute(path);
     let plain = &volume.plain;
@@ -123,7 +123,7 @@ fn described(volume: &VolumeArgs) -> Export {
     }
 }
 
-/// From wherever the configuration is read; a URI stays as it is.
+/// A path that is valid in every folder; a URI is unchanged.
 fn absolute(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     absolute.display().to_string()

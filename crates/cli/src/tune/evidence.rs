@@ -1,8 +1,8 @@
-//! The measurements, as tables for people and as JSON.
+//! The measurements, as tables and as JSON.
 //!
-//! A row is the mean of its rounds and its ratio to the first row of its table, with the interval
-//! in which the ratio lies for 99 of 100 such runs. Only rounds of both are compared, so a row that
-//! went early has a wide interval, or none where it says nothing.
+//! A row has the mean of its rounds, its ratio to the first row of its table, and the ratio's
+//! confidence interval (99 %). Only common rounds are compared, so an early dropped row has a wide
+//! interval, or none if it is too wide.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::failure::with_options;
 /// The name of the last comparison.
 const AGAIN: &str = "measured again";
 
-/// An interval that reaches further says nothing.
+/// Wider intervals are not shown.
 const INTERVAL_MAX: f64 = 3.0;
 
 /// One comparison.
@@ -45,7 +45,7 @@ struct Row {
     is_finalist: bool,
 }
 
-/// Settings that are not possible.
+/// Impossible settings.
 #[derive(Clone, Debug, Serialize)]
 struct LeftOut {
     #[serde(rename = "settings")]
@@ -53,7 +53,7 @@ struct LeftOut {
     why: String,
 }
 
-/// All of it.
+/// All measurements of a search.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Evidence {
     /// Volume, workload, machine, and length of a measurement.
@@ -64,7 +64,7 @@ pub(crate) struct Evidence {
     pub(crate) tables: Vec<Table>,
     /// The settings that are recommended.
     pub(crate) best: String,
-    /// Against the default, in the last comparison; none if it is the default.
+    /// Ratio to the default in the last comparison; `None` if the default is best.
     #[serde(rename = "against_default")]
     pub(crate) gain: Option<Ratio>,
     #[serde(rename = "cut_short")]
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// As text.
+    /// Table as text.
     pub(crate) fn print(&self, unit: &str) -> String {
         let width =
             self.rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(self.axis.len());
@@ -132,12 +132,12 @@ impl Table {
             let _ = writeln!(text, "{label:<width$}  left out: {why}");
         }
         if !self.is_clear {
-            text += "the difference between the last ones is not clear\n";
+            text += "the difference between the last candidates is not clear\n";
         }
         text
     }
 
-    /// For a page.
+    /// Table for a page.
     fn table(&self, unit: &str) -> CauseTable {
         let row = |(number, row): (usize, &Row)| {
             let against = row.against_first.map_or_else(String::new, printed);
@@ -156,13 +156,13 @@ impl Table {
         }
     }
 
-    /// What an axis of numbers looks like; none for one of names.
+    /// Plot over an axis of numbers; `None` for an axis of names.
     fn plot(&self, unit: &str) -> Option<Plot> {
         let number = |label: &str| label.split(' ').next()?.parse::<f64>().ok();
         let points = self.rows.iter().filter_map(|row| Some((number(&row.label)?, row.value)));
         let mut points: Vec<(f64, f64)> = points.collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
-        // Zero has no place on a logarithmic axis: it would stand where the least number does.
+        // A logarithmic axis has no zero: it would be drawn at the smallest number.
         let log = points.iter().all(|point| point.0 > 0.0);
         (points.len() > 2).then(|| Plot {
             title: self.axis.into(),
@@ -197,19 +197,19 @@ impl Evidence {
         }
     }
 
-    /// The end of it: what is recommended.
+    /// The last lines: the recommendation.
     pub(crate) fn result(&self) -> String {
         let mut text = format!("best: {}\n", self.best);
         if let Some(gain) = self.gain {
             let _ = writeln!(text, "against the default: {}", printed(gain));
         }
         if self.is_cut_short {
-            text += "time was over before all was clear; more of it (--time) may find more\n";
+            text += "the time ran out before the result was clear; use a longer --time\n";
         }
         text
     }
 
-    /// All of it on a page.
+    /// All measurements as a page.
     pub(crate) fn page(&self) -> Experiment {
         let said = |(key, value): &(&'static str, String)| ((*key).to_owned(), value.clone());
         Experiment {
@@ -224,7 +224,7 @@ impl Evidence {
     }
 }
 
-/// `12.0 % better (+10.1 to +14.2)`, whatever the unit.
+/// `12.0 % better (+10.1 to +14.2)`, for any unit.
 fn printed(ratio: Ratio) -> String {
     let percent = |factor: f64| (factor - 1.0) * 100.0;
     let Ratio { mean, low, high } = ratio;
@@ -284,7 +284,7 @@ mod tests {
         assert!(page.plots[0].x.log);
         assert_eq!(page.title, "Best settings: 12");
         assert_eq!(page.tables[0].rows.len(), 4);
-        // By the value of the axis, not in the order of the candidates.
+        // In the order of the axis, not of the candidates.
         let xs: Vec<f64> = page.plots[0].series[0].points.iter().map(|point| point.0).collect();
         assert_eq!(xs, [3.0, 10.0, 12.0]);
     }

@@ -1,7 +1,7 @@
-//! The world of an experiment: its variant's jobs, or others, on its machine and device.
+//! The simulated machine of an experiment, with its variant's jobs or others.
 //!
-//! Rounds are the points of the variant's fit, one after the other, each with another seed. So what
-//! is found holds for all of them, or is not found.
+//! Rounds are the points of the variant's fit, one after the other, each with another seed. So a
+//! result holds for all points.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use blockyard_lab::{Error, Experiment, JobSpec, Measured, Override, Setup, Varia
 
 use crate::failure::Failure;
 
-/// Values of the world that differ from the variant's, by path.
+/// Settings that differ from the variant's, by path.
 pub(crate) type Settings = BTreeMap<&'static str, String>;
 
 const KIB: [u32; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const NR_REQUESTS: [u32; 6] = [16, 32, 64, 128, 256, 512];
 
-/// As `--set` options; empty for the variant as it is.
+/// As `--set` options; empty for the unchanged variant.
 pub(crate) fn text(settings: &Settings) -> String {
     let words: Vec<String> =
         settings.iter().map(|(path, value)| format!("{path}={value}")).collect();
@@ -33,19 +33,19 @@ pub(crate) fn on_axis(settings: &Settings, axis: Option<&'static str>) -> String
     }
 }
 
-/// A world whose settings are tuned.
+/// A simulated machine to tune.
 pub(crate) struct Model<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) variant: &'a Variant,
-    /// In place of the variant's.
+    /// Replaces the variant's jobs.
     pub(crate) job: Option<JobSpec>,
-    /// What the user sets; it is not tuned.
+    /// Settings from the command line, which are not tuned.
     pub(crate) set: Vec<Override>,
-    /// Only these axes, if any are named.
+    /// Restricts the axes, unless empty.
     pub(crate) axes: Vec<String>,
 }
 
-/// An axis: its name, its path, and the values.
+/// Axes: name, path and values.
 fn axes() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let numbers = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect();
     let names = |names: &mut dyn Iterator<Item = &'static str>| {
@@ -93,7 +93,7 @@ impl Space for Model<'_> {
     fn others(&self, axis: &'static str, base: &Settings) -> Vec<Settings> {
         let has_cipher = self.setup(base, 0).is_ok_and(|setup| setup.module != "_");
         let axis = axes().into_iter().find(|(name, ..)| *name == axis);
-        let (_, path, values) = axis.expect("the search asks for axes that there are");
+        let (_, path, values) = axis.expect("the search uses only known axes");
         if !has_cipher && path.starts_with("crypt.") {
             return Vec::new();
         }
@@ -123,7 +123,7 @@ impl Space for Model<'_> {
             job.check(&config).map_err(|error| Failure::from(error).at(format!("job {name}")))?;
             let (done, ()) = run_job(&config, name, job, ())?;
             logs.push(speed(&done.measured).map(f64::ln).ok_or_else(|| {
-                Failure::failed(format!("job {name} has no rate and no time that could be tuned"))
+                Failure::failed(format!("job {name} has neither a rate nor a time to tune"))
             })?);
         }
         Ok((logs.iter().sum::<f64>() / logs.len() as f64).exp())
@@ -138,7 +138,7 @@ impl Space for Model<'_> {
     }
 }
 
-/// All that a job moved in a second; of one that only waits, how often it could.
+/// Bytes per second of a job; for a job without I/O, its iterations per second.
 fn speed(measured: &[Measured]) -> Option<f64> {
     let sum = |metric| -> f64 {
         measured.iter().filter(|one| one.metric == metric).map(|one| one.value).sum()

@@ -1,9 +1,9 @@
-//! Questions to a person about the workload.
+//! Questions to the user about the workload.
 
 use crate::failure::Failure;
 use crate::terminal::Terminal;
 
-/// Asks a person for the workload, and returns it as options of fio.
+/// Asks the user for the workload; returns it as options of fio.
 pub(crate) fn ask(terminal: &Terminal, may_write: bool) -> Result<String, Failure> {
     let mut words = Vec::new();
     let order = choose(
@@ -17,11 +17,11 @@ pub(crate) fn ask(terminal: &Terminal, may_write: bool) -> Result<String, Failur
     let mix = if may_write {
         choose(
             terminal,
-            "What do they do?",
+            "Do they read or write?",
             &[
                 ("read", "they read"),
-                ("write", "they write: what is on the volume is lost"),
-                ("both", "seven of ten read"),
+                ("write", "writes only: the data on the volume is lost"),
+                ("both", "70 % reads"),
             ],
         )?
     } else {
@@ -35,13 +35,13 @@ pub(crate) fn ask(terminal: &Terminal, may_write: bool) -> Result<String, Failur
     let sizes = [("4k", "4 KiB"), ("16k", "16 KiB"), ("64k", "64 KiB"), ("1m", "1 MiB")];
     let size = choose(terminal, "How long are they?", &sizes)?;
     words.push(format!("bs={}", sizes[size].0));
-    let depths = [("1", "each waits for the one before"), ("8", "some"), ("32", "many")];
+    let depths = [("1", "one after the other"), ("8", "some"), ("32", "many")];
     let depth = choose(terminal, "How many are in flight at a time?", &depths)?;
     words.push(format!("ioengine=libaio iodepth={}", depths[depth].0));
     Ok(words.join(" "))
 }
 
-/// Which of some answers a person chooses; Enter is the first.
+/// Lets the user choose an answer; Enter is the first.
 fn choose(terminal: &Terminal, question: &str, answers: &[(&str, &str)]) -> Result<usize, Failure> {
     let failed = |error| Failure::failed(format!("cannot ask at the terminal: {error}"));
     let mut text = format!("{question}\n");

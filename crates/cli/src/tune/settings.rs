@@ -7,15 +7,15 @@ use clap::ValueEnum;
 /// The values of `--goal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GoalArg {
-    /// Bytes a second
+    /// Bytes per second
     Throughput,
-    /// Requests a second
+    /// Requests per second
     Iops,
     /// Mean latency
     Latency,
-    /// Latency that one request of a hundred exceeds
+    /// 99th percentile of the latencies
     P99,
-    /// CPU time of this process for each byte
+    /// CPU time of this process per byte
     Cpu,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn on_axis(settings: &Settings, axis: Option<Axis>) -> String {
     }
 }
 
-/// The first name of a pipeline: some are the same.
+/// The first name of a pipeline, which may have several.
 fn pipeline_name(pipeline: PipelineChoice) -> &'static str {
     let found = PipelineChoice::named().find(|(.., choice)| *choice == pipeline);
     found.map_or("adaptive", |(name, ..)| name)
@@ -92,7 +92,7 @@ pub(crate) fn measurement(measurement: Measurement) -> String {
             format!("{} ms of the trace, of {windows} such windows", slice.as_millis())
         }
         Measurement::Bios { bios, all } => {
-            let again = if bios > all { ", again and again" } else { "" };
+            let again = if bios > all { ", repeated" } else { "" };
             format!("{bios} bios of the trace's {all}{again}, as fast as possible")
         }
     }

@@ -16,7 +16,7 @@ use crate::commands::report::write;
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
 
-/// The page.
+/// Options for the page.
 #[derive(Args, Debug)]
 pub(super) struct PageArgs {
     /// Write an HTML page with plots to this file
@@ -35,7 +35,7 @@ impl PageArgs {
         self.output(force).map_or(Ok(()), |output| Ok(output.check(in_use)?))
     }
 
-    /// Writes it, if it is wanted.
+    /// Writes the page, if `--report` is given.
     pub(super) fn write(
         &self,
         force: ForceArgs,
@@ -45,7 +45,8 @@ impl PageArgs {
     ) -> Result<(), Failure> {
         let Some(output) = self.output(force) else { return Ok(()) };
         let run = Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
-        let listing = Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
+        let listing =
+            Listing { title: "Output in fio's format".into(), text: print_all(&fio.listed()) };
         let mut page = compare::page(description, &[run]);
         page.conditions
             .extend(conditions.iter().map(|(name, text)| ((*name).into(), text.clone())));
@@ -53,7 +54,7 @@ impl PageArgs {
     }
 }
 
-/// On the simulated machine and device of an experiment.
+/// Runs on the simulated machine and device of an experiment.
 pub(super) fn run(
     args: &BenchArgs,
     name: &str,
@@ -75,11 +76,11 @@ pub(super) fn run(
     args.give(&fio, &description, None, &args.in_use())
 }
 
-/// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
+/// Refuses jobs that a simulated machine cannot run: its devices do not trim, and store no data.
 fn check_for_lab(job: &Job) -> Result<(), Failure> {
     let refused = match () {
-        () if job.rw.trims() => "rw trims, and no device of the lab does",
-        () if job.verify.sum.is_some() => "verify needs bytes, and the lab has none",
+        () if job.rw.trims() => "rw trims, which no simulated device supports",
+        () if job.verify.sum.is_some() => "verify needs data, which simulated devices do not store",
         () => return Ok(()),
     };
     Err(Failure::failed(format!("job {}: {refused}; run it on a volume", job.name)))

@@ -1,8 +1,8 @@
-//! A trace in the simulated world of an experiment: its device, queue, elevator and crypt target,
-//! under the trace in place of its jobs.
+//! A trace on the simulated machine of an experiment: its device, queue, elevator and crypt target,
+//! with the trace in place of its jobs.
 //!
-//! Bios go to the device itself, whatever file system the experiment has. Every replay is made
-//! twice, and both must be the same. What reaches the world's queue is a trace again.
+//! Bios go directly to the device, without the experiment's file system. Every replay runs twice,
+//! and both results must be equal. The requests to the simulated queue form a new trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,17 +22,17 @@ use crate::commands::lab::load;
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
 
-/// The world of an experiment in place of a volume.
+/// Options for a simulated machine instead of a volume.
 #[derive(Args, Debug)]
 #[command(
     mut_arg("lab", |lab| {
-        lab.help("Play in the simulated world of an experiment: name (see `lab list`) or TOML file")
+        lab.help("Play on the machine of an experiment: name (see `lab list`) or TOML file")
             .value_hint(ValueHint::Unknown)
             .conflicts_with("null")
     }),
     mut_arg("variant", |variant| variant.conflicts_with("null")),
     mut_arg("set", |set| {
-        set.help("Change a value of the world: device.kind=flash, crypt.pipeline=sorted")
+        set.help("Change a setting of the machine: device.kind=flash, crypt.pipeline=sorted")
             .conflicts_with("null")
     }),
 )]
@@ -40,20 +40,20 @@ pub(super) struct PlaceArgs {
     #[command(flatten)]
     pub(super) world: WorldArgs,
 
-    /// Write what reached the queue of the lab as a trace again
+    /// Write the requests that reached the simulated queue as a new trace
     #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "table", "raw", "null"])]
     pub(super) output: Option<PathBuf>,
 }
 
 impl PlaceArgs {
-    /// The trace that is made in the lab, and what it must not overwrite.
+    /// The new trace, and the files that it must not overwrite.
     fn output(&self, args: &ReplayArgs) -> Option<(Output<'_>, InUse)> {
         let output = Output::private(self.output.as_deref()?, args.force.force);
         Some((output, InUse::of_paths([args.input.trace.as_path()])))
     }
 
-    /// Refuses an output that cannot be written, before anything runs.
+    /// Refuses an unwritable output before anything runs.
     pub(super) fn check(&self, args: &ReplayArgs) -> Result<(), Failure> {
         match self.output(args) {
             Some((output, in_use)) => Ok(output.check(&in_use)?),
@@ -62,7 +62,7 @@ impl PlaceArgs {
     }
 }
 
-/// Plays it; says in what world.
+/// Plays the trace; returns a description of the simulated machine too.
 pub(super) fn play(
     args: &ReplayArgs,
     experiment: &str,
@@ -80,7 +80,7 @@ pub(super) fn play(
     let (_, again, ()) = once(args, &config, trace, (len_bytes, ()))?;
     if hash != again {
         return Err(Failure::failed(format!(
-            "two replays differ ({hash:016x} and {again:016x}); please report it"
+            "two replays differ ({hash:016x} and {again:016x}); please report this"
         )));
     }
     if let Some((output, in_use)) = args.place.output(args) {
@@ -93,7 +93,7 @@ pub(super) fn play(
         })?;
     }
     let place = format!(
-        "the world of {}, variant {}, elevator {}; two replays were the same: {hash:016x}",
+        "the world of {}, variant {}, elevator {}; two replays were equal: {hash:016x}",
         experiment.name, variant.name, config.elevator
     );
     Ok((replay, place))
@@ -113,7 +113,7 @@ fn once<O: Observer>(
 /// The trace of the bios that reached the queue.
 #[derive(Debug, Default)]
 struct QueueTrace {
-    /// The first of the replay's threads.
+    /// The first thread of the replay.
     first: Option<ThreadId>,
     open: BTreeMap<u64, TracedBio>,
     bios: Vec<TracedBio>,
