@@ -233,7 +233,9 @@ pub(crate) fn run_program<R: Runner>(
             Ok((out, Yielded { measured, listing }))
         }
         JobSpec::Fio(jobs, _) => {
-            let seeded = |job: &Job| Job { seed: job.seed.wrapping_add(seed), ..job.clone() };
+            let seeded = |job: &Job| {
+                job.clone().with(|job| job.shape.seed = job.shape.seed.wrapping_add(seed))
+            };
             let mut program = Fio::new(jobs.iter().map(seeded).collect())
                 .map_err(|error| Error::new(error.to_string()))?;
             let out = runner.run(&mut program, &lens_bytes)?;
@@ -315,7 +317,7 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
         if job.sync.count() > 0 {
             histogram(&mut rows, &format!("{} fsync", job.name), &job.sync);
         }
-        if job.error.is_some() {
+        if job.errors.ended_by.is_some() {
             rows.push(Measured { row: job.name.clone(), metric: "errors", value: 1.0 });
         }
     }

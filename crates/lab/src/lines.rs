@@ -57,12 +57,17 @@ pub(crate) fn result_lines(
 }
 
 fn line(variant: &Variant, module: &str, job: &Job, done: &Done) -> Option<ResultLine> {
-    let row = if job.rw.writes() { "write" } else { "read" };
+    let row = if job.shape.rw.writes() { "write" } else { "read" };
     let row = format!("{} {row}", job.name);
     let cell = Cell { variant: variant.name.clone(), row, metric: "rate_sum" };
     let of_first_point = values(done, &cell, "").into_iter().filter(|((point, _), _)| *point == 0);
     let sums: Vec<f64> = of_first_point.map(|(_, sum)| sum).collect();
-    ResultLine::of(module, (job.iodepth, job.block_bytes), job.rw.name(), &sums)
+    ResultLine::of(
+        module,
+        (job.submission.iodepth, job.shape.block_bytes),
+        job.shape.rw.name(),
+        &sums,
+    )
 }
 
 /// The grid, and the settings that are missing in the line.
@@ -72,8 +77,8 @@ fn heading(variant: &Variant, module: &str, jobs: &[Job]) -> (String, String) {
     };
     let in_line = |word: &String| {
         let of_job = |job: &Job| {
-            let block = format!("{}k", job.block_bytes / 1024);
-            *word == block || *word == format!("q{}", job.iodepth)
+            let block = format!("{}k", job.shape.block_bytes / 1024);
+            *word == block || *word == format!("q{}", job.submission.iodepth)
         };
         word == module || jobs.iter().any(of_job)
     };

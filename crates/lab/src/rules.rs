@@ -39,15 +39,14 @@ fn regions(_: u64) -> Verdict {
 
 /// The regions of all processes, and whether they match the mail's drawing.
 fn layout(divide: bool) -> (String, bool) {
-    let job = Job {
-        rw: Rw::Write,
-        filename: Some("disk".into()),
-        size_bytes: 1000 * 4096,
-        numjobs: 3,
-        nodes: vec![0, 1, 2],
-        divide,
-        ..Job::new("heavy")
-    };
+    let job = Job::new("heavy").with(|job| {
+        job.shape.rw = Rw::Write;
+        job.region.filename = Some("disk".into());
+        job.region.size_bytes = 1000 * 4096;
+        job.clones.numjobs = 3;
+        job.clones.nodes = vec![0, 1, 2];
+        job.region.divide = divide;
+    });
     let mut fio = Fio::new(vec![job]).expect("the job can be run");
     let set_up = fio.next_phase();
     let tasks = fio.next_phase().map_or_else(Vec::new, |phase| phase.tasks);

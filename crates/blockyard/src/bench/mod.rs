@@ -8,7 +8,10 @@
 //! use blockyard::workload::fio::{Fio, Job, Rw};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let job = Job { rw: Rw::RandRead, size_bytes: 1 << 20, ..Job::new("reads") };
+//! let job = Job::new("reads").with(|job| {
+//!     job.shape.rw = Rw::RandRead;
+//!     job.region.size_bytes = 1 << 20;
+//! });
 //! let mut fio = Fio::new(vec![job])?;
 //! let target = Target {
 //!     place: Place::Memory { len_bytes: None },

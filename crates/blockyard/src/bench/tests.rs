@@ -81,30 +81,28 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
     let dir = dir_on_disk();
     let file = || Place::Path(dir.path().join("image"));
     for target in [memory("none"), memory("deadline-prio"), target(file(), "mq-deadline")] {
-        let direct = Job {
-            rw: Rw::RandReadWrite,
-            direct: true,
-            iodepth: 8,
-            numjobs: 2,
-            size_bytes: 1 << 20,
-            priority: Some(Priority::real_time(1)),
-            ..Job::new("direct")
-        };
-        let buffered = Job {
-            rw: Rw::Write,
-            fsync_every: 4,
-            size_bytes: 64 << 10,
-            block_bytes: 2048,
-            stonewall: true,
-            ..Job::new("buffered")
-        };
+        let direct = Job::new("direct").with(|job| {
+            job.shape.rw = Rw::RandReadWrite;
+            job.submission.direct = true;
+            job.submission.iodepth = 8;
+            job.clones.numjobs = 2;
+            job.region.size_bytes = 1 << 20;
+            job.submission.priority = Some(Priority::real_time(1));
+        });
+        let buffered = Job::new("buffered").with(|job| {
+            job.shape.rw = Rw::Write;
+            job.submission.fsync_every = 4;
+            job.region.size_bytes = 64 << 10;
+            job.shape.block_bytes = 2048;
+            job.grouping.stonewall = true;
+        });
         let mut fio = Fio::new(vec![direct, buffered]).unwrap();
         let lens = fio.file_lens_bytes();
         let outcome = target.run(&lens, &mut fio).unwrap();
         let elevator = target.scheduling.elevator.as_ref().unwrap();
         assert_eq!(outcome.elevator, elevator.to_string());
         let [direct, buffered] = fio.results() else { panic!("two jobs") };
-        assert_eq!((direct.error, direct.read.ios + direct.write.ios), (None, 512));
+        assert_eq!((direct.errors.ended_by, direct.read.ios + direct.write.ios), (None, 512));
         assert_eq!(direct.read.slat.count(), direct.read.ios);
         assert_eq!((buffered.write.bytes, buffered.sync.count()), (64 << 10, 7));
         assert!(outcome.ended >= direct.runtime + buffered.runtime);
@@ -122,13 +120,12 @@ fn encrypted_target_has_ciphertext_below_whatever_the_pipeline() {
         let encrypted =
             Target { pipeline: Some(PipelineChoice::parse(pipeline).unwrap()), ..plain.clone() };
         for (target, is_changed) in [(plain, false), (encrypted, true)] {
-            let write = Job {
-                rw: Rw::Write,
-                direct: true,
-                iodepth: 4,
-                size_bytes: 128 << 10,
-                ..Job::new("w")
-            };
+            let write = Job::new("w").with(|job| {
+                job.shape.rw = Rw::Write;
+                job.submission.direct = true;
+                job.submission.iodepth = 4;
+                job.region.size_bytes = 128 << 10;
+            });
             let mut fio = Fio::new(vec![write]).unwrap();
             let lens = fio.file_lens_bytes();
             target.run(&lens, &mut fio).unwrap();

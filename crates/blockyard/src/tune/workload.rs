@@ -94,7 +94,7 @@ impl Workload {
     #[must_use]
     pub fn writes(&self) -> bool {
         match self {
-            Self::Jobs(jobs) => jobs.iter().any(|job| job.rw.destroys()),
+            Self::Jobs(jobs) => jobs.iter().any(|job| job.shape.rw.destroys()),
             Self::Trace(traced) => traced.writes(),
         }
     }
@@ -173,16 +173,17 @@ pub fn jobs(words: &str, device_bytes: u64) -> Result<Vec<Job>, Error> {
 /// Other rounds have other offsets. Data is not verified: slices would have to know each other's
 /// writes.
 fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
-    let cut = |job: &Job| Job {
-        runtime: Some(slice),
-        ramp_time: Nanos(slice.0 / 4),
-        time_based: true,
-        loops: 1,
-        number_ios: None,
-        start_delay: Nanos(0),
-        verify: Verify::default(),
-        seed: job.seed.wrapping_add(round as u64),
-        ..job.clone()
+    let cut = |job: &Job| {
+        job.clone().with(|job| {
+            job.end.runtime = Some(slice);
+            job.pace.ramp_time = Nanos(slice.0 / 4);
+            job.end.time_based = true;
+            job.end.loops = 1;
+            job.end.number_ios = None;
+            job.pace.start_delay = Nanos(0);
+            job.verify = Verify::default();
+            job.shape.seed = job.shape.seed.wrapping_add(round as u64);
+        })
     };
     jobs.iter().map(cut).collect()
 }
@@ -209,10 +210,11 @@ mod tests {
         let jobs = jobs(words, 1 << 30).unwrap();
         let slice = Nanos::from_ms(200);
         let (first, second) = (&slice_of(&jobs, slice, 0)[0], &slice_of(&jobs, slice, 1)[0]);
-        assert_eq!((first.runtime, first.ramp_time), (Some(slice), Nanos::from_ms(50)));
-        let plain = (first.number_ios, first.loops, first.start_delay, first.time_based);
+        assert_eq!((first.end.runtime, first.pace.ramp_time), (Some(slice), Nanos::from_ms(50)));
+        let plain =
+            (first.end.number_ios, first.end.loops, first.pace.start_delay, first.end.time_based);
         assert_eq!(plain, (None, 1, Nanos(0), true));
         assert!(first.verify.sum.is_none());
-        assert_ne!(first.seed, second.seed);
+        assert_ne!(first.shape.seed, second.shape.seed);
     }
 }

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let direct = direct.unwrap_or(args.volume.direct);
     logs::check(&jobs, args.force.force, &in_use)?;
-    let writes = jobs.iter().any(|job| job.rw.destroys());
+    let writes = jobs.iter().any(|job| job.shape.rw.destroys());
     if writes && !args.destroy && args.target.null.is_none() {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; say --destroy if nothing \
@@ -179,8 +179,9 @@ const ETIMEDOUT: i32 = 110;
 
 /// Checks whether a job succeeded.
 fn judge(result: &JobResult) -> Result<(), Failure> {
-    let JobResult { name, mismatches, .. } = result;
-    match (&result.mismatch, result.error) {
+    let name = &result.name;
+    let mismatches = result.errors.mismatches;
+    match (&result.errors.mismatch, result.errors.ended_by) {
         (Some(mismatch), _) => {
             Err(Failure::failed(format!("job {name}: {mismatch}; {mismatches} in all")))
         }

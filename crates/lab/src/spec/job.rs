@@ -136,12 +136,20 @@ impl JobSpec {
             }
             Self::Fio(jobs, _) => {
                 let rows = |job: &Job| {
-                    let fsyncs = job.rw.writes() && job.fsync_every > 0;
+                    let fsyncs = job.shape.rw.writes() && job.submission.fsync_every > 0;
                     [
-                        (job.rw.reads(), " read", FIO_METRICS),
-                        (job.rw.writes(), " write", FIO_METRICS),
-                        (job.direct && job.rw.reads(), " read", FIO_DIRECT_METRICS),
-                        (job.direct && job.rw.writes(), " write", FIO_DIRECT_METRICS),
+                        (job.shape.rw.reads(), " read", FIO_METRICS),
+                        (job.shape.rw.writes(), " write", FIO_METRICS),
+                        (
+                            job.submission.direct && job.shape.rw.reads(),
+                            " read",
+                            FIO_DIRECT_METRICS,
+                        ),
+                        (
+                            job.submission.direct && job.shape.rw.writes(),
+                            " write",
+                            FIO_DIRECT_METRICS,
+                        ),
                         (fsyncs, " fsync", FIO_FSYNC_METRICS),
                         (true, "", FIO_JOB_METRICS),
                         (has_user_time, "", FIO_USAGE_METRICS),
@@ -247,7 +255,7 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
             job.set(key, &text)
                 .map_err(|error| mistake(node, &options.path(key), &error.problem))?;
         }
-        if job.rw.trims() {
+        if job.shape.rw.trims() {
             return Err(options.wrong_key(
                 "rw",
                 "trims, which no device of the lab does; run it with \

@@ -274,17 +274,16 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
 
 /// Random readers of 4 KiB for 20 ms, with this depth each.
 fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
-    let job = fio::Job {
-        rw: fio::Rw::RandRead,
-        filename: Some("disk".into()),
-        size_bytes: 64 << 20,
-        direct: true,
-        runtime: Some(Nanos::from_ms(20)),
-        time_based: true,
-        numjobs,
-        iodepth,
-        ..fio::Job::new("read")
-    };
+    let job = fio::Job::new("read").with(|job| {
+        job.shape.rw = fio::Rw::RandRead;
+        job.region.filename = Some("disk".into());
+        job.region.size_bytes = 64 << 20;
+        job.submission.direct = true;
+        job.end.runtime = Some(Nanos::from_ms(20));
+        job.end.time_based = true;
+        job.clones.numjobs = numjobs;
+        job.submission.iodepth = iodepth;
+    });
     fio::Fio::new(vec![job]).unwrap()
 }
 

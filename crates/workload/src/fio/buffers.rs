@@ -109,14 +109,14 @@ impl Source {
         if buffers == (Buffers { chunk_bytes: buffers.chunk_bytes, ..Buffers::default() }) {
             return None;
         }
-        let min_bytes = job.min_bytes().max(1);
+        let min_bytes = job.shape.min_bytes().max(1);
         let chunk_bytes = match buffers.chunk_bytes {
             0 => min_bytes,
             chunk => chunk.min(min_bytes),
         };
-        let requests = job.size_bytes / min_bytes;
+        let requests = job.region.size_bytes / min_bytes;
         let first = requests.saturating_mul(buffers.working_set_percent.into()) / 100;
-        let mut random = Random::new(job.seed ^ STREAM, number);
+        let mut random = Random::new(job.shape.seed ^ STREAM, number);
         Some(Box::new(Self {
             seed: random.below(u64::MAX),
             buffers,
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     fn source(options: &[(&str, &str)]) -> Option<Box<Source>> {
-        let mut job = Job { size_bytes: 1000 * 4096, ..Job::new("a") };
+        let mut job = Job::new("a").with(|job| job.region.size_bytes = 1000 * 4096);
         options.iter().for_each(|(key, value)| job.set(key, value).unwrap());
         Source::of(&job, 0)
     }

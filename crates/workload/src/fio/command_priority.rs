@@ -21,20 +21,29 @@ const STREAM: u64 = 0x7072_696f;
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("cmdprio_percentage", |job, text| {
         let percents = of_directions(text, |text| number(text, 0, 100));
-        set(&mut job.command.percents, percents.map(|all| all.map(|part| part.unwrap_or(0))))
+        set(
+            &mut job.submission.command.percents,
+            percents.map(|all| all.map(|part| part.unwrap_or(0))),
+        )
     }),
     ("cmdprio_class", |job, text| {
         let classes = of_directions(text, |text| number(text, 1, 3));
-        set(&mut job.command.classes, classes.map(|all| all.map(|part| part.unwrap_or(1))))
+        set(
+            &mut job.submission.command.classes,
+            classes.map(|all| all.map(|part| part.unwrap_or(1))),
+        )
     }),
     ("cmdprio", |job, text| {
         let levels = of_directions(text, |text| number(text, 0, Priority::LEVEL_MAX.into()));
-        set(&mut job.command.levels, levels.map(|all| all.map(|part| part.unwrap_or(0))))
+        set(&mut job.submission.command.levels, levels.map(|all| all.map(|part| part.unwrap_or(0))))
     }),
     ("cmdprio_bssplit", |job, text| {
         let base = job.kb_base;
         let splits = of_directions(text, |text| split(text, base));
-        set(&mut job.command.splits, splits.map(|all| all.map(Option::unwrap_or_default)))
+        set(
+            &mut job.submission.command.splits,
+            splits.map(|all| all.map(Option::unwrap_or_default)),
+        )
     }),
 ];
 
@@ -135,11 +144,11 @@ pub(super) struct Lots {
 impl Lots {
     /// `None` for a job whose requests all have its priority.
     pub(super) fn of(job: &Job, clone: u64) -> Option<Box<Self>> {
-        let command = job.command.clone();
+        let command = job.submission.command.clone();
         let is_used =
             command.percents != [0; 3] || command.splits.iter().any(|split| !split.is_empty());
-        let random = Random::new(job.seed ^ STREAM, clone);
-        is_used.then(|| Box::new(Self { command, usual: job.priority, random }))
+        let random = Random::new(job.shape.seed ^ STREAM, clone);
+        is_used.then(|| Box::new(Self { command, usual: job.submission.priority, random }))
     }
 
     /// Draws the priority of the next request.
@@ -210,7 +219,7 @@ mod tests {
     use crate::program::Call;
 
     fn job(options: &[(&str, &str)]) -> Job {
-        let mut job = Job { size_bytes: 1 << 20, ..Job::new("a") };
+        let mut job = Job::new("a").with(|job| job.region.size_bytes = 1 << 20);
         options.iter().for_each(|(key, value)| job.set(key, value).unwrap());
         job
     }

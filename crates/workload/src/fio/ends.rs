@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use blockyard_engine::time::Nanos;
+
 use super::job::Job;
 
 /// Clones that end with a job's clone (`exit_what`).
@@ -18,6 +20,51 @@ pub enum ExitWhat {
     Running,
     /// `all`: running and later clones.
     All,
+}
+
+/// Errors after which a clone goes on (`continue_on_error`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GoesOn {
+    /// Read errors.
+    pub read: bool,
+    /// Write and trim errors.
+    pub write: bool,
+}
+
+/// End of a clone: by its amount, by time, or by another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndRule {
+    /// `loops`: number of passes; `number_ios` applies to each.
+    pub loops: u32,
+    /// `number_ios`: greatest number of reads and writes of each clone.
+    pub number_ios: Option<u64>,
+    /// `runtime`: no request starts later than this.
+    pub runtime: Option<Nanos>,
+    /// `time_based`: repeat passes until `runtime` is over.
+    pub time_based: bool,
+    /// `exitall`: the end of a clone ends others.
+    pub exitall: bool,
+    /// `exit_what`: the others that end.
+    pub exit_what: ExitWhat,
+    /// `exitall_on_error`: the failure of a clone ends all.
+    pub exitall_on_error: bool,
+    /// `continue_on_error`: errors that are counted and do not end the clone.
+    pub goes_on: GoesOn,
+}
+
+impl Default for EndRule {
+    fn default() -> Self {
+        Self {
+            loops: 1,
+            number_ios: None,
+            runtime: None,
+            time_based: false,
+            exitall: false,
+            exit_what: ExitWhat::default(),
+            exitall_on_error: false,
+            goes_on: GoesOn::default(),
+        }
+    }
 }
 
 /// A job's `exitall` rules, and the stop flag of each group.
@@ -48,8 +95,8 @@ impl Ends {
         let of = |(job, group): (&Job, &u32)| Self {
             stopped: Arc::clone(&stopped),
             group: *group as usize,
-            exitall: job.exitall.then_some(job.exit_what),
-            on_error: job.exitall_on_error,
+            exitall: job.end.exitall.then_some(job.end.exit_what),
+            on_error: job.end.exitall_on_error,
         };
         (jobs.iter().zip(groups).map(of).collect(), Stopper(Arc::clone(&stopped)))
     }

@@ -79,12 +79,15 @@ struct Section {
 
 impl Section {
     fn new() -> Self {
-        let job = Job { direct: true, filename: Some("volume".into()), ..Job::new("global") };
+        let job = Job::new("global").with(|job| {
+            job.submission.direct = true;
+            job.region.filename = Some("volume".into());
+        });
         Self { job, engine: Engine::Waiting, has_size: false, direct: None, line: None }
     }
 
     fn named(&self, name: &str, line: Option<usize>) -> Self {
-        let job = Job { name: name.into(), ..self.job.clone() };
+        let job = self.job.clone().with(|job| job.name = name.into());
         Self { job, line, ..self.clone() }
     }
 }
@@ -218,7 +221,7 @@ impl Reader<'_> {
         let percent: u64 =
             value.strip_suffix('%')?.parse().ok().filter(|percent| *percent <= 100)?;
         let bytes = u128::from(self.surroundings.device_bytes) * u128::from(percent) / 100;
-        let block_bytes = section.job.min_bytes().max(512);
+        let block_bytes = section.job.shape.min_bytes().max(512);
         Some(bytes as u64 / block_bytes * block_bytes)
     }
 
@@ -247,20 +250,24 @@ impl Reader<'_> {
     fn job(&mut self, section: Section) -> Result<Job, String> {
         let Section { mut job, engine, has_size, .. } = section;
         let device_bytes = self.surroundings.device_bytes;
-        job.goes_nowhere = engine == Engine::Null;
-        if engine == Engine::Waiting && job.iodepth > 1 {
+        job.submission.goes_nowhere = engine == Engine::Null;
+        if engine == Engine::Waiting && job.submission.iodepth > 1 {
             self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
-            job.iodepth = 1;
+            job.submission.iodepth = 1;
         }
-        assert!(job.iodepth <= IODEPTH_MAX, "setting an option checks it");
-        let apart = if job.divide { 0 } else { u64::from(job.clones()).saturating_sub(1) };
-        let last =
-            job.offset_increment_bytes.saturating_mul(apart).saturating_add(job.offset_bytes);
+        assert!(job.submission.iodepth <= IODEPTH_MAX, "setting an option checks it");
+        let apart =
+            if job.region.divide { 0 } else { u64::from(job.clones.count()).saturating_sub(1) };
+        let last = job
+            .region
+            .offset_increment_bytes
+            .saturating_mul(apart)
+            .saturating_add(job.region.offset_bytes);
         if !has_size {
             let left = device_bytes.saturating_sub(last);
-            let min_bytes = job.min_bytes().max(1);
-            job.size_bytes = left / min_bytes * min_bytes;
-            if job.size_bytes == 0 && job.min_bytes() > 0 {
+            let min_bytes = job.shape.min_bytes().max(1);
+            job.region.size_bytes = left / min_bytes * min_bytes;
+            if job.region.size_bytes == 0 && job.shape.min_bytes() > 0 {
                 return Err(format!(
                     "job {}: a block of {min_bytes} bytes at offset {last} ends past the \
                      volume's end, {device_bytes}; make bs or offset smaller",
@@ -269,12 +276,12 @@ impl Reader<'_> {
             }
         }
         job.check().map_err(|error| error.to_string())?;
-        if last.saturating_add(job.size_bytes) > device_bytes {
+        if last.saturating_add(job.region.size_bytes) > device_bytes {
             return Err(format!(
                 "job {}: size and offset end at {} bytes, and the volume has {}; reduce \
                  them, or omit size",
                 job.name,
-                last.saturating_add(job.size_bytes),
+                last.saturating_add(job.region.size_bytes),
                 device_bytes
             ));
         }
@@ -346,11 +353,20 @@ mod tests {
         let jobs = file.unwrap().jobs;
         let seen: Vec<_> = jobs
             .iter()
-            .map(|job| (job.name.as_str(), job.rw, job.block_bytes >> 10, job.iodepth))
+            .map(|job| {
+                (
+                    job.name.as_str(),
+                    job.shape.rw,
+                    job.shape.block_bytes >> 10,
+                    job.submission.iodepth,
+                )
+            })
             .collect();
         assert_eq!(seen, [("one", Rw::RandRead, 8, 16), ("two", Rw::Write, 64, 4)]);
-        assert_eq!([jobs[0].stonewall, jobs[1].stonewall], [false, true]);
-        assert!(jobs.iter().all(|job| job.size_bytes == DEVICE_BYTES && job.direct));
+        assert_eq!([jobs[0].grouping.stonewall, jobs[1].grouping.stonewall], [false, true]);
+        assert!(
+            jobs.iter().all(|job| job.region.size_bytes == DEVICE_BYTES && job.submission.direct)
+        );
     }
 
     #[test]
@@ -362,7 +378,7 @@ mod tests {
             .unwrap()
             .jobs
             .iter()
-            .map(|job| (job.offset_bytes >> 20, job.size_bytes >> 20))
+            .map(|job| (job.region.offset_bytes >> 20, job.region.size_bytes >> 20))
             .collect();
         assert_eq!(places, [(16, 32), (1, 63), (0, 16)]);
     }
@@ -372,7 +388,10 @@ mod tests {
     fn engine_says_whether_there_is_a_depth() {
         let depth = |text: &str| {
             let file = parse(&format!("[a]\n{text}")).unwrap();
-            (file.jobs[0].iodepth, file.ignored.iter().any(|ignored| ignored.key == "iodepth"))
+            (
+                file.jobs[0].submission.iodepth,
+                file.ignored.iter().any(|ignored| ignored.key == "iodepth"),
+            )
         };
         assert_eq!(depth("ioengine=io_uring\niodepth=32"), (32, false));
         assert_eq!(depth("ioengine=psync\niodepth=32"), (1, true));
@@ -383,7 +402,7 @@ mod tests {
     fn options_beside_the_file_come_last_and_are_a_job_without_one() {
         let more = [("bs", "16k"), ("ioengine", "libaio")];
         let file = JobFile::parse(Some("[a]\nbs=4k\n[b]\n"), &more, &volume()).unwrap();
-        assert!(file.jobs.iter().all(|job| job.block_bytes == 16 << 10));
+        assert!(file.jobs.iter().all(|job| job.shape.block_bytes == 16 << 10));
         let file = JobFile::parse(None, &more, &volume()).unwrap();
         assert_eq!((file.jobs.len(), file.jobs[0].name.as_str()), (1, "bench"));
     }
@@ -393,7 +412,7 @@ mod tests {
         let file = parse("[global]\ndirect=1\nthread\n[a]\nfilename=/dev/sda\ndirect=1\n").unwrap();
         let keys: Vec<&str> = file.ignored.iter().map(|ignored| ignored.key.as_str()).collect();
         assert_eq!(keys, ["thread", "filename"]);
-        assert_eq!(file.jobs[0].filename.as_deref(), Some("volume"));
+        assert_eq!(file.jobs[0].region.filename.as_deref(), Some("volume"));
     }
 
     #[test]

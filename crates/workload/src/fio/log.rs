@@ -167,7 +167,8 @@ impl CloneLogs {
         add(&logs.iops, &[Kind::Iops]);
         add(&logs.latency, &[Kind::Submission, Kind::Completion, Kind::Latency]);
         let Logs { span, largest, offset, shared, .. } = *logs;
-        let is_real_time = job.priority.is_some_and(|one| one.class == PriorityClass::RealTime);
+        let is_real_time =
+            job.submission.priority.is_some_and(|one| one.class == PriorityClass::RealTime);
         let histograms = HistogramLog::of(job);
         let is_used = !all.is_empty() || histograms.is_some();
         let span_ms = span.0 / 1_000_000;
@@ -316,7 +317,7 @@ mod tests {
     }
 
     fn of(logs: Logs) -> CloneLogs {
-        CloneLogs::of(&Job { logs, ..Job::new("job") })
+        CloneLogs::of(&Job::new("job").with(|job| job.logs = logs))
     }
 
     fn texts(logs: &CloneLogs) -> Vec<(String, String)> {

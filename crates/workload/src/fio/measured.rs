@@ -8,7 +8,7 @@ use super::control::Steady;
 use super::lens::Direction;
 use super::log::CloneLogs;
 use super::samples::Samples;
-use super::shares::{Batches, Bounds, Depths};
+use super::shares::{Bounds, Queueing};
 use super::verify::Mismatch;
 use crate::program::Usage;
 
@@ -44,7 +44,36 @@ impl Transfers {
     }
 }
 
+/// Errors of a clone, or of all clones of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Errors {
+    /// First error that ended a clone.
+    pub ended_by: Option<i32>,
+    /// With `continue_on_error`: number of errors that ended no clone.
+    pub counted: u64,
+    /// The first of these errors.
+    pub first_counted: Option<i32>,
+    /// Number of requests whose bytes failed verification.
+    pub mismatches: u64,
+    /// The first mismatch.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl Errors {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.ended_by = self.ended_by.or(other.ended_by);
+        self.counted += other.counted;
+        self.first_counted = self.first_counted.or(other.first_counted);
+        self.mismatches += other.mismatches;
+        if self.mismatch.is_none() {
+            self.mismatch.clone_from(&other.mismatch);
+        }
+    }
+}
+
 /// Measurements of a clone.
+///
+/// It has 13 fields: each is one figure of fio's report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) read: Transfers,
@@ -52,21 +81,12 @@ pub(crate) struct Measured {
     pub(crate) trim: Transfers,
     pub(crate) sync: Histogram,
     pub(crate) bounds: Bounds,
-    pub(crate) depths: Depths,
-    pub(crate) submits: Batches,
-    pub(crate) completes: Batches,
+    pub(crate) queueing: Queueing,
     /// Time from the start to the end of the last block.
     pub(crate) runtime: Nanos,
     /// Resource use in that time.
     pub(crate) usage: Usage,
-    /// Number of requests that failed verification, and the first of them.
-    pub(crate) mismatches: u64,
-    pub(crate) mismatch: Option<Mismatch>,
-    /// Error that ended the clone early.
-    pub(crate) error: Option<i32>,
-    /// Number of errors that did not end the clone; the first of them.
-    pub(crate) errors: u64,
-    pub(crate) first_error: Option<i32>,
+    pub(crate) errors: Errors,
     /// With a `latency_target`, the depth that the search found.
     pub(crate) depth: Option<u32>,
     pub(crate) steady: Option<Steady>,

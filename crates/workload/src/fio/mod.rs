@@ -52,18 +52,18 @@ pub use buffers::Buffers;
 pub use command_priority::{ByPriority, CommandPriority, Share};
 pub use control::{Controls, Flow, LatencyTarget, Steady, SteadyFigure, SteadyRule};
 pub use distribution::{Distribution, Zone, ZoneLen};
-pub use ends::{ExitWhat, Stopper};
+pub use ends::{EndRule, ExitWhat, GoesOn, Stopper};
 pub use histogram_log::HistogramLogs;
-pub use job::{GoesOn, Job, JobError, Kept, Rw, Sequencer};
+pub use job::{Clones, Grouping, Job, JobError, Kept, Region, Rw, Sequencer, Shape, Submission};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
 pub use log::{LogFile, Logs};
-pub use measured::Transfers;
-pub use pace::RateProcess;
+pub use measured::{Errors, Transfers};
+pub use pace::{PaceRule, RateProcess};
 pub use percentiles::Percentiles;
 pub use print::all as print_all;
 pub use samples::{Samples, Spread};
-pub use shares::{Batches, Bounds, Depths};
+pub use shares::{Batches, Bounds, Depths, Queueing};
 pub use strides::Strides;
 pub use surroundings::Surroundings;
 pub use task::Thread;
@@ -72,6 +72,8 @@ pub use verify::{Mismatch, Pattern, Sum, Verify};
 pub use zoned::ZoneRule;
 
 /// Result of a job with all its clones, of one clone, or of a group of jobs.
+///
+/// It has 19 fields: each is one part of fio's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobResult {
     /// Name of the job; of a group its first job.
@@ -90,12 +92,8 @@ pub struct JobResult {
     pub sync: Histogram,
     /// Completion latencies of reads and writes by fio's bounds.
     pub bounds: Bounds,
-    /// Number of requests in flight at each submission.
-    pub depths: Depths,
-    /// Number of requests per submit call.
-    pub submits: Batches,
-    /// Number of ended requests per reap call.
-    pub completes: Batches,
+    /// Numbers of requests in flight, and per call.
+    pub queueing: Queueing,
     /// Resource use of all clones.
     pub usage: Usage,
     /// `iodepth`; with a `latency_target`, the depth that the search found.
@@ -113,18 +111,10 @@ pub struct JobResult {
     pub runtime: Nanos,
     /// With `zonemode=zbd`: number of zone resets.
     pub zone_resets: u64,
-    /// Number of requests whose bytes failed verification.
-    pub mismatches: u64,
-    /// The first mismatch.
-    pub mismatch: Option<Mismatch>,
-    /// First error that ended a clone.
-    pub error: Option<i32>,
+    /// Errors and mismatches.
+    pub errors: Errors,
     /// `continue_on_error`.
     pub goes_on: bool,
-    /// With `continue_on_error`: number of errors that ended no clone.
-    pub errors: u64,
-    /// The first of these errors.
-    pub first_error: Option<i32>,
 }
 
 /// Amount and time of a clone's transfers.
@@ -186,7 +176,7 @@ impl JobResult {
     /// The error in fio's report: the error that ended a clone, or else the first one that did not.
     #[must_use]
     pub fn told_error(&self) -> Option<i32> {
-        self.error.or(self.first_error)
+        self.errors.ended_by.or(self.errors.first_counted)
     }
 
     /// CPU time of the program and of the kernel, each as a share of the clones' runtime.
@@ -204,16 +194,15 @@ impl JobResult {
     /// Empty result of a job.
     fn new(job: &Job, group: u32, numjobs: u32) -> Self {
         let (name, percentiles) = (job.name.clone(), job.percentiles.clone());
-        let iodepth = if job.direct { job.iodepth } else { 1 };
-        let (latency, goes_on) = (job.controls.latency, job.goes_on != GoesOn::default());
+        let iodepth = if job.submission.direct { job.submission.iodepth } else { 1 };
+        let (latency, goes_on) = (job.controls.latency, job.end.goes_on != GoesOn::default());
         Self { name, group, numjobs, iodepth, latency, goes_on, percentiles, ..Self::default() }
     }
 
     /// Result of an ended clone.
     fn of(job: &Job, group: u32, measured: Measured) -> Self {
-        let Measured { read, write, trim, sync, bounds, depths, submits, completes, .. } = measured;
-        let Measured { runtime, usage, mismatches, mismatch, error, errors, first_error, .. } =
-            measured;
+        let Measured { read, write, trim, sync, bounds, queueing, .. } = measured;
+        let Measured { runtime, usage, errors, .. } = measured;
         let new = Self::new(job, group, 1);
         Self {
             iodepth: measured.depth.unwrap_or(new.iodepth),
@@ -225,16 +214,10 @@ impl JobResult {
             trim,
             sync,
             bounds,
-            depths,
-            submits,
-            completes,
+            queueing,
             usage,
             runtime,
-            mismatches,
-            mismatch,
-            error,
             errors,
-            first_error,
             ..new
         }
     }
@@ -247,9 +230,7 @@ impl JobResult {
         self.trim.add(&other.trim);
         self.sync.add(&other.sync);
         self.bounds.add(&other.bounds);
-        self.depths.add(&other.depths);
-        self.submits.add(&other.submits);
-        self.completes.add(&other.completes);
+        self.queueing.add(&other.queueing);
         let used = other.usage;
         self.usage = Usage {
             user: self.usage.user + used.user,
@@ -261,16 +242,10 @@ impl JobResult {
         self.clones.extend(&other.clones);
         self.runtime = self.runtime.max(other.runtime);
         (self.iodepth, self.latency) = (other.iodepth, other.latency);
-        self.error = self.error.or(other.error);
-        self.errors += other.errors;
         self.zone_resets += other.zone_resets;
-        self.first_error = self.first_error.or(other.first_error);
-        self.mismatches += other.mismatches;
+        self.errors.add(&other.errors);
         if self.steady.is_none() {
             self.steady.clone_from(&other.steady);
-        }
-        if self.mismatch.is_none() {
-            self.mismatch.clone_from(&other.mismatch);
         }
     }
 }
@@ -288,6 +263,8 @@ struct File {
 }
 
 /// The jobs as a program, and their results.
+///
+/// It has 13 fields: the jobs with what their clones share, and the results.
 #[derive(Debug)]
 pub struct Fio {
     jobs: Vec<Job>,
@@ -327,11 +304,11 @@ impl Fio {
             files.push(File { len_bytes: 0, is_laid_out: false });
             files.len() - 1
         };
-        let mut index_of = |job: &Job| match &job.filename {
+        let mut index_of = |job: &Job| match &job.region.filename {
             Some(name) => *names.entry(name.clone()).or_insert_with(&mut new_file),
             None => new_file(),
         };
-        let indices = |job: &Job| (0..job.clones()).map(|_| index_of(job)).collect();
+        let indices = |job: &Job| (0..job.clones.count()).map(|_| index_of(job)).collect();
         let indices: Vec<Vec<usize>> = jobs.iter().map(indices).collect();
         for (job, indices) in jobs.iter().zip(&indices) {
             for (clone, &index) in (0..).zip(indices) {
@@ -344,9 +321,9 @@ impl Fio {
         let phase_of = phases(&jobs)?;
         let (mut group, mut clones, mut results) = (0, Vec::new(), Vec::new());
         for (index, job) in jobs.iter().enumerate() {
-            group += u32::from(index > 0 && (job.stonewall || job.new_group));
+            group += u32::from(index > 0 && (job.grouping.stonewall || job.grouping.new_group));
             let clone = JobResult::new(job, group, 1);
-            clones.extend(std::iter::repeat_n(clone, job.clones() as usize));
+            clones.extend(std::iter::repeat_n(clone, job.clones.count() as usize));
             // Its clones are added as they end.
             results.push(JobResult::new(job, group, 0));
         }
@@ -389,9 +366,9 @@ impl Fio {
         let mut listed: Vec<JobResult> = Vec::new();
         let mut clones = self.clones.iter();
         for job in &self.jobs {
-            for clone in clones.by_ref().take(job.clones() as usize) {
+            for clone in clones.by_ref().take(job.clones.count() as usize) {
                 match listed.last_mut() {
-                    Some(last) if job.group_reporting && last.group == clone.group => {
+                    Some(last) if job.grouping.group_reporting && last.group == clone.group => {
                         last.add(clone);
                     }
                     _ => listed.push(clone.clone()),
@@ -410,7 +387,7 @@ impl Fio {
     /// The jobs' log files, still without lines.
     #[must_use]
     pub fn logs_of(jobs: &[Job]) -> Vec<LogFile> {
-        let clones = jobs.iter().flat_map(|job| (0..job.clones()).map(move |_| job));
+        let clones = jobs.iter().flat_map(|job| (0..job.clones.count()).map(move |_| job));
         (0..)
             .zip(clones)
             .flat_map(|(number, job)| log::CloneLogs::of(job).files(number).collect::<Vec<_>>())
@@ -453,11 +430,11 @@ impl Fio {
 fn phases(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
     let (mut phases, mut base) = (Vec::new(), 0);
     for (index, job) in jobs.iter().enumerate() {
-        if job.stonewall && index > 0 {
+        if job.grouping.stonewall && index > 0 {
             base = phases.iter().max().map_or(0, |last| last + 1);
         }
         let mut phase = base;
-        if let Some(name) = &job.wait_for {
+        if let Some(name) = &job.grouping.wait_for {
             let awaited = jobs[..index].iter().rposition(|job| job.name == *name);
             let awaited = awaited.ok_or_else(|| JobError {
                 job: job.name.clone(),
@@ -512,7 +489,7 @@ impl Program for Fio {
                 FioTask::SetUp(SetUp { error: None, .. }) => {}
                 FioTask::SetUp(SetUp { error, .. }) => {
                     let all = self.results.iter_mut().chain(&mut self.clones);
-                    all.for_each(|result| result.error = error);
+                    all.for_each(|result| result.errors.ended_by = error);
                     self.next_phase = u32::MAX;
                 }
                 FioTask::Thread(thread) => self.keep(*thread),

@@ -74,19 +74,19 @@ enum Order {
 impl Offsets {
     /// The offsets of a clone; `number` counts all clones of the program.
     pub(crate) fn of(job: &Job, number: u64) -> Self {
-        let lens = Direction::ALL.map(|direction| job.lens(direction).clone());
-        let align_bytes = Direction::ALL.map(|direction| job.align_bytes(direction));
-        let zone = Zone::first(&job.strides, job.region_bytes());
+        let lens = Direction::ALL.map(|direction| job.shape.lens(direction).clone());
+        let align_bytes = Direction::ALL.map(|direction| job.shape.align_bytes(direction));
+        let zone = Zone::first(&job.shape.strides, job.region_bytes());
         let region_bytes = zone.as_ref().map_or(job.region_bytes(), Zone::len_bytes);
-        let unit_bytes = job.unit_bytes();
+        let unit_bytes = job.shape.unit_bytes();
         let units = region_bytes / unit_bytes;
-        let mut random = Random::new(job.seed, 2 * number);
-        let order = match job.rw.is_random() {
+        let mut random = Random::new(job.shape.seed, 2 * number);
+        let order = match job.shape.rw.is_random() {
             false => Order::Sequential,
-            true if !job.has_map() => {
-                Order::Drawn(Draw::new(&job.distribution, units, unit_bytes, random))
+            true if !job.shape.has_map() => {
+                Order::Drawn(Draw::new(&job.shape.distribution, units, unit_bytes, random))
             }
-            true if job.needs_bitmap() => Order::Mapped(random, Map::new(units)),
+            true if job.shape.needs_bitmap() => Order::Mapped(random, Map::new(units)),
             true => {
                 let permutation = Permutation::draw(units, &mut random);
                 Order::Permuted(random, permutation, 0)
@@ -99,14 +99,14 @@ impl Offsets {
             align_bytes,
             lens,
             order,
-            leap_bytes: job.leap_bytes,
-            every: job.random_every.into(),
-            sequencer: job.sequencer,
-            random_percent: job.random_percent,
+            leap_bytes: job.shape.leap_bytes,
+            every: job.shape.random_every.into(),
+            sequencer: job.shape.sequencer,
+            random_percent: job.shape.random_percent,
             count: [0; 3],
             last: [None; 3],
-            lens_random: Random::new(job.seed ^ LENS_STREAM, number),
-            choices: Random::new(job.seed ^ CHOICE_STREAM, number),
+            lens_random: Random::new(job.shape.seed ^ LENS_STREAM, number),
+            choices: Random::new(job.shape.seed ^ CHOICE_STREAM, number),
         }
     }
 
@@ -329,7 +329,10 @@ mod tests {
     use super::*;
 
     fn job(rw: Rw, blocks: u64) -> Job {
-        Job { rw, size_bytes: blocks * 4096, ..Job::new("a") }
+        Job::new("a").with(|job| {
+            job.shape.rw = rw;
+            job.region.size_bytes = blocks * 4096;
+        })
     }
 
     fn blocks(job: &Job, direction: Direction, count: u64) -> Vec<u64> {
@@ -360,7 +363,7 @@ mod tests {
     fn random_order_jumps_as_far_as_chance_would() {
         let blocks = 10_000;
         for seed in 0..20 {
-            let order = Job { seed, ..job(Rw::RandRead, blocks) };
+            let order = job(Rw::RandRead, blocks).with(|job| job.shape.seed = seed);
             let order = pass(&mut Offsets::of(&order, 0), blocks);
             let jumps = order.windows(2).map(|pair| pair[0].abs_diff(pair[1]));
             let mean = jumps.sum::<u64>() / (blocks - 1);
@@ -379,7 +382,11 @@ mod tests {
     #[test]
     fn leaps_end_the_pass_at_the_end_and_go_round_at_the_start() {
         let leap = |leap_bytes, count| {
-            blocks(&Job { leap_bytes, ..job(Rw::Read, 16) }, Direction::Read, count)
+            blocks(
+                &job(Rw::Read, 16).with(|job| job.shape.leap_bytes = leap_bytes),
+                Direction::Read,
+                count,
+            )
         };
         assert_eq!(leap(8192, 99), [0, 3, 6, 9, 12, 15]);
         let back: Vec<u64> = [0].into_iter().chain((0..15).rev()).collect();
@@ -388,11 +395,11 @@ mod tests {
 
     #[test]
     fn every_so_many_requests_a_place_is_drawn_and_the_others_follow_or_stay() {
-        let four = Job { random_every: 4, ..job(Rw::RandRead, 256) };
+        let four = job(Rw::RandRead, 256).with(|job| job.shape.random_every = 4);
         let order = blocks(&four, Direction::Read, 32);
         assert!(order.chunks(4).all(|run| run.windows(2).all(|pair| pair[1] == pair[0] + 1)));
         assert!(order.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() >= 6, "{order:?}");
-        let same = Job { sequencer: Sequencer::Identical, ..four };
+        let same = four.with(|job| job.shape.sequencer = Sequencer::Identical);
         let order = blocks(&same, Direction::Read, 32);
         assert!(order.chunks(4).all(|run| run.iter().all(|block| *block == run[0])), "{order:?}");
     }
@@ -402,7 +409,7 @@ mod tests {
         let (is_on, range_bytes) = (true, Some(bytes(range)));
         let strides =
             Strides { is_on, size_bytes: bytes(size), range_bytes, skip_bytes: bytes(skip) };
-        Job { strides, ..job(rw, 64) }
+        job(rw, 64).with(|job| job.shape.strides = strides)
     }
 
     /// As in fio 3.33 with 64 blocks.
@@ -423,7 +430,10 @@ mod tests {
 
     #[test]
     fn part_of_a_random_order_follows_the_request_before() {
-        let some = Job { random_percent: [20; 3], norandommap: true, ..job(Rw::RandRead, 1 << 20) };
+        let some = job(Rw::RandRead, 1 << 20).with(|job| {
+            job.shape.random_percent = [20; 3];
+            job.shape.norandommap = true;
+        });
         let order = blocks(&some, Direction::Read, 1000);
         let follows = order.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
         assert!((750..850).contains(&follows), "{follows}");
@@ -432,8 +442,8 @@ mod tests {
     #[test]
     fn lengths_that_differ_have_each_unit_once_and_stay_inside() {
         let split = Lens::Split(vec![(4096, 40), (16_384, 60)]);
-        let job = Job { lens: [const { None }; 3], ..job(Rw::RandWrite, 100) };
-        let job = Job { lens: [None, Some(split), None], ..job };
+        let job = job(Rw::RandWrite, 100).with(|job| job.shape.lens = [const { None }; 3]);
+        let job = job.with(|job| job.shape.lens = [None, Some(split), None]);
         let mut offsets = Offsets::of(&job, 0);
         let (mut seen, mut bytes) = ([0u8; 100], 0);
         while bytes < 100 * 4096 {
@@ -448,15 +458,14 @@ mod tests {
 
     #[test]
     fn alignment_is_kept_and_of_each_direction_its_own() {
-        let job = Job { align_bytes: [Some(16_384); 3], ..job(Rw::RandRead, 64) };
+        let job = job(Rw::RandRead, 64).with(|job| job.shape.align_bytes = [Some(16_384); 3]);
         let order = blocks(&job, Direction::Read, 100);
         assert!(order.iter().all(|block| block % 4 == 0), "{order:?}");
-        let own = Job {
-            lens: [None, Some(Lens::Fixed(12_288)), None],
-            align_bytes: [None; 3],
-            rw: Rw::RandReadWrite,
-            ..job
-        };
+        let own = job.with(|job| {
+            job.shape.lens = [None, Some(Lens::Fixed(12_288)), None];
+            job.shape.align_bytes = [None; 3];
+            job.shape.rw = Rw::RandReadWrite;
+        });
         let mut offsets = Offsets::of(&own, 0);
         for _ in 0..100 {
             assert_eq!(offsets.next(Direction::Write).unwrap().offset_bytes % 12_288, 0);

@@ -6,9 +6,9 @@ use super::buffers;
 use super::command_priority;
 use super::control;
 use super::distribution::{Distribution, Zone, ZoneLen};
-use super::ends::ExitWhat;
+use super::ends::{ExitWhat, GoesOn};
 use super::histogram_log::HistogramLogs;
-use super::job::{GoesOn, IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
+use super::job::{IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
 use super::lens::Lens;
 use super::pace::RateProcess;
 use super::value::{
@@ -29,9 +29,9 @@ const OPTIONS: &[(&str, Set)] = &[
     ("rw", set_rw),
     ("readwrite", set_rw),
     ("rw_sequencer", set_sequencer),
-    ("rwmixread", |job, text| set(&mut job.read_percent, number(text, 0, 100))),
+    ("rwmixread", |job, text| set(&mut job.shape.read_percent, number(text, 0, 100))),
     ("rwmixwrite", |job, text| {
-        set(&mut job.read_percent, number(text, 0, 100).map(|percent: u8| 100 - percent))
+        set(&mut job.shape.read_percent, number(text, 0, 100).map(|percent: u8| 100 - percent))
     }),
     ("bs", set_block),
     ("blocksize", set_block),
@@ -40,75 +40,84 @@ const OPTIONS: &[(&str, Set)] = &[
     ("bssplit", set_split),
     ("blockalign", |job, text| {
         let base = job.kb_base;
-        set(&mut job.align_bytes, of_directions(text, |text| rate(text, base)))
+        set(&mut job.shape.align_bytes, of_directions(text, |text| rate(text, base)))
     }),
     ("ba", |job, text| job.set("blockalign", text).map_err(|error| error.problem)),
     ("random_distribution", |job, text| {
         let base = job.kb_base;
-        set(&mut job.distribution, distribution(text, base))
+        set(&mut job.shape.distribution, distribution(text, base))
     }),
     ("percentage_random", |job, text| {
         let percents = of_directions(text, |text| number::<u8>(text, 0, 100));
-        set(&mut job.random_percent, percents.map(|all| all.map(|part| part.unwrap_or(100))))
+        set(&mut job.shape.random_percent, percents.map(|all| all.map(|part| part.unwrap_or(100))))
     }),
-    ("iodepth", |job, text| set(&mut job.iodepth, number(text, 1, IODEPTH_MAX.into()))),
-    ("numjobs", |job, text| set(&mut job.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
-    ("size", |job, text| set(&mut job.size_bytes, size(text, job.kb_base))),
-    ("io_size", |job, text| set(&mut job.io_size_bytes, rate(text, job.kb_base).map(Some))),
-    ("io_limit", |job, text| set(&mut job.io_size_bytes, rate(text, job.kb_base).map(Some))),
-    ("offset", |job, text| set(&mut job.offset_bytes, size(text, job.kb_base))),
-    ("offset_increment", |job, text| set(&mut job.offset_increment_bytes, size(text, job.kb_base))),
+    ("iodepth", |job, text| set(&mut job.submission.iodepth, number(text, 1, IODEPTH_MAX.into()))),
+    ("numjobs", |job, text| set(&mut job.clones.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
+    ("size", |job, text| set(&mut job.region.size_bytes, size(text, job.kb_base))),
+    ("io_size", |job, text| set(&mut job.region.io_size_bytes, rate(text, job.kb_base).map(Some))),
+    ("io_limit", |job, text| set(&mut job.region.io_size_bytes, rate(text, job.kb_base).map(Some))),
+    ("offset", |job, text| set(&mut job.region.offset_bytes, size(text, job.kb_base))),
+    ("offset_increment", |job, text| {
+        set(&mut job.region.offset_increment_bytes, size(text, job.kb_base))
+    }),
     ("kb_base", set_kb_base),
-    ("divide", |job, text| set(&mut job.divide, flag(text))),
-    ("numa_cpu_nodes", |job, text| set(&mut job.nodes, nodes(text))),
+    ("divide", |job, text| set(&mut job.region.divide, flag(text))),
+    ("numa_cpu_nodes", |job, text| set(&mut job.clones.nodes, nodes(text))),
     ("filename", set_filename),
-    ("direct", |job, text| set(&mut job.direct, flag(text))),
-    ("buffered", |job, text| set(&mut job.direct, flag(text).map(|buffered| !buffered))),
-    ("overwrite", |job, text| set(&mut job.overwrite, flag(text))),
-    ("fsync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
+    ("direct", |job, text| set(&mut job.submission.direct, flag(text))),
+    ("buffered", |job, text| set(&mut job.submission.direct, flag(text).map(|buffered| !buffered))),
+    ("overwrite", |job, text| set(&mut job.region.overwrite, flag(text))),
+    ("fsync", |job, text| set(&mut job.submission.fsync_every, number(text, 0, u32::MAX.into()))),
     // A volume has data only and no metadata, so both are the same.
-    ("fdatasync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
-    ("end_fsync", |job, text| set(&mut job.end_fsync, flag(text))),
-    ("norandommap", |job, text| set(&mut job.norandommap, flag(text))),
-    ("loops", |job, text| set(&mut job.loops, number(text, 1, u32::MAX.into()))),
-    ("startdelay", |job, text| set(&mut job.start_delay, any_duration(text))),
-    ("ramp_time", |job, text| set(&mut job.ramp_time, any_duration(text))),
-    ("thinktime", |job, text| set(&mut job.thinktime, microseconds(text))),
+    ("fdatasync", |job, text| {
+        set(&mut job.submission.fsync_every, number(text, 0, u32::MAX.into()))
+    }),
+    ("end_fsync", |job, text| set(&mut job.submission.end_fsync, flag(text))),
+    ("norandommap", |job, text| set(&mut job.shape.norandommap, flag(text))),
+    ("loops", |job, text| set(&mut job.end.loops, number(text, 1, u32::MAX.into()))),
+    ("startdelay", |job, text| set(&mut job.pace.start_delay, any_duration(text))),
+    ("ramp_time", |job, text| set(&mut job.pace.ramp_time, any_duration(text))),
+    ("thinktime", |job, text| set(&mut job.pace.thinktime, microseconds(text))),
     ("thinktime_blocks", |job, text| {
-        set(&mut job.thinktime_blocks, number(text, 1, u32::MAX.into()))
+        set(&mut job.pace.thinktime_blocks, number(text, 1, u32::MAX.into()))
     }),
     ("thinktime_blocks_type", set_thinktime_blocks_type),
-    ("rate", |job, text| set(&mut job.rate_bytes_s, rates(job.kb_base, text))),
-    ("rate_min", |job, text| set(&mut job.rate_min_bytes_s, rates(job.kb_base, text))),
-    ("ratemin", |job, text| set(&mut job.rate_min_bytes_s, rates(job.kb_base, text))),
-    ("rate_iops", |job, text| set(&mut job.rate_iops, counts(text))),
-    ("rate_iops_min", |job, text| set(&mut job.rate_min_iops, counts(text))),
-    ("rate_cycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
-    ("ratecycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
+    ("rate", |job, text| set(&mut job.pace.rate_bytes_s, rates(job.kb_base, text))),
+    ("rate_min", |job, text| set(&mut job.pace.rate_min_bytes_s, rates(job.kb_base, text))),
+    ("ratemin", |job, text| set(&mut job.pace.rate_min_bytes_s, rates(job.kb_base, text))),
+    ("rate_iops", |job, text| set(&mut job.pace.rate_iops, counts(text))),
+    ("rate_iops_min", |job, text| set(&mut job.pace.rate_min_iops, counts(text))),
+    ("rate_cycle", |job, text| set(&mut job.pace.rate_cycle, milliseconds(text))),
+    ("ratecycle", |job, text| set(&mut job.pace.rate_cycle, milliseconds(text))),
     ("rate_process", set_rate_process),
-    ("rate_ignore_thinktime", |job, text| set(&mut job.rate_ignore_thinktime, flag(text))),
+    ("rate_ignore_thinktime", |job, text| set(&mut job.pace.rate_ignore_thinktime, flag(text))),
     ("ioprio", |job, text| {
-        set(&mut job.priority, Priority::parse(text).map(Some).map_err(|error| error.to_string()))
+        set(
+            &mut job.submission.priority,
+            Priority::parse(text).map(Some).map_err(|error| error.to_string()),
+        )
     }),
     ("prioclass", set_priority_class),
     ("prio", set_priority_level),
-    ("number_ios", |job, text| set(&mut job.number_ios, number(text, 1, u64::MAX).map(Some))),
+    ("number_ios", |job, text| set(&mut job.end.number_ios, number(text, 1, u64::MAX).map(Some))),
     ("runtime", set_runtime),
     ("timeout", set_runtime),
-    ("time_based", |job, text| set(&mut job.time_based, flag(text))),
-    ("randseed", |job, text| set(&mut job.seed, number(text, 0, u64::MAX))),
-    ("stonewall", |job, text| set(&mut job.stonewall, flag(text))),
-    ("wait_for_previous", |job, text| set(&mut job.stonewall, flag(text))),
-    ("wait_for", |job, text| set(&mut job.wait_for, Ok(Some(text.into())))),
-    ("new_group", |job, text| set(&mut job.new_group, flag(text))),
-    ("group_reporting", |job, text| set(&mut job.group_reporting, flag(text))),
+    ("time_based", |job, text| set(&mut job.end.time_based, flag(text))),
+    ("randseed", |job, text| set(&mut job.shape.seed, number(text, 0, u64::MAX))),
+    ("stonewall", |job, text| set(&mut job.grouping.stonewall, flag(text))),
+    ("wait_for_previous", |job, text| set(&mut job.grouping.stonewall, flag(text))),
+    ("wait_for", |job, text| set(&mut job.grouping.wait_for, Ok(Some(text.into())))),
+    ("new_group", |job, text| set(&mut job.grouping.new_group, flag(text))),
+    ("group_reporting", |job, text| set(&mut job.grouping.group_reporting, flag(text))),
     ("zonemode", set_zonemode),
-    ("zonesize", |job, text| set(&mut job.strides.size_bytes, rate(text, job.kb_base))),
-    ("zonerange", |job, text| set(&mut job.strides.range_bytes, rate(text, job.kb_base).map(Some))),
-    ("zoneskip", |job, text| set(&mut job.strides.skip_bytes, size(text, job.kb_base))),
-    ("exitall", |job, text| set(&mut job.exitall, flag(text))),
+    ("zonesize", |job, text| set(&mut job.shape.strides.size_bytes, rate(text, job.kb_base))),
+    ("zonerange", |job, text| {
+        set(&mut job.shape.strides.range_bytes, rate(text, job.kb_base).map(Some))
+    }),
+    ("zoneskip", |job, text| set(&mut job.shape.strides.skip_bytes, size(text, job.kb_base))),
+    ("exitall", |job, text| set(&mut job.end.exitall, flag(text))),
     ("exit_what", set_exit_what),
-    ("exitall_on_error", |job, text| set(&mut job.exitall_on_error, flag(text))),
+    ("exitall_on_error", |job, text| set(&mut job.end.exitall_on_error, flag(text))),
     ("continue_on_error", set_continue_on_error),
     ("gtod_reduce", set_gtod_reduce),
     ("disable_slat", |job, text| set(&mut job.kept.slat, flag(text).map(|off| !off))),
@@ -205,12 +214,12 @@ fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
         true => random_every = number(more, 1, u32::MAX.into())?,
         false => leap_bytes = signed_size(more, job.kb_base)?,
     }
-    (job.rw, job.leap_bytes, job.random_every) = (rw, leap_bytes, random_every);
+    (job.shape.rw, job.shape.leap_bytes, job.shape.random_every) = (rw, leap_bytes, random_every);
     Ok(())
 }
 
 fn set_sequencer(job: &mut Job, text: &str) -> Result<(), String> {
-    job.sequencer = match text {
+    job.shape.sequencer = match text {
         "sequential" => Sequencer::Sequential,
         "identical" => Sequencer::Identical,
         _ => return Err("it must be sequential or identical".into()),
@@ -220,14 +229,14 @@ fn set_sequencer(job: &mut Job, text: &str) -> Result<(), String> {
 
 /// Sets the lengths of all directions; the second and third are stored only where they differ.
 fn set_lens(job: &mut Job, lens: [Option<Lens>; 3]) {
-    job.block_bytes = Job::new("").block_bytes;
+    job.shape.block_bytes = Job::new("").shape.block_bytes;
     if let Some(Lens::Fixed(bytes)) = lens[0] {
-        job.block_bytes = bytes;
+        job.shape.block_bytes = bytes;
     }
-    let usual = Lens::Fixed(job.block_bytes);
+    let usual = Lens::Fixed(job.shape.block_bytes);
     // A direction without a length of its own has fio's default of 4k, not the length of reads.
     let [read, write, trim] = lens.map(|lens| lens.unwrap_or(Lens::Fixed(4096)));
-    job.lens = [read, write, trim].map(|lens| Some(lens).filter(|lens| *lens != usual));
+    job.shape.lens = [read, write, trim].map(|lens| Some(lens).filter(|lens| *lens != usual));
 }
 
 fn set_block(job: &mut Job, text: &str) -> Result<(), String> {
@@ -360,7 +369,7 @@ fn set_kb_base(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_thinktime_blocks_type(job: &mut Job, text: &str) -> Result<(), String> {
-    job.thinks_of_completed = match text {
+    job.pace.thinks_of_completed = match text {
         "issue" => false,
         "complete" => true,
         _ => return Err("it must be issue or complete".into()),
@@ -369,7 +378,7 @@ fn set_thinktime_blocks_type(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
-    job.rate_process = match text {
+    job.pace.rate_process = match text {
         "linear" => RateProcess::Linear,
         "poisson" => RateProcess::Poisson,
         _ => return Err("it must be linear or poisson".into()),
@@ -378,7 +387,7 @@ fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_zonemode(job: &mut Job, text: &str) -> Result<(), String> {
-    (job.strides.is_on, job.zoned.is_on) = match text {
+    (job.shape.strides.is_on, job.shape.zoned.is_on) = match text {
         "none" => (false, false),
         "strided" => (true, false),
         "zbd" => (false, true),
@@ -388,7 +397,7 @@ fn set_zonemode(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_exit_what(job: &mut Job, text: &str) -> Result<(), String> {
-    job.exit_what = match text {
+    job.end.exit_what = match text {
         "group" => ExitWhat::Group,
         "stonewall" => ExitWhat::Running,
         "all" => ExitWhat::All,
@@ -406,7 +415,7 @@ fn set_continue_on_error(job: &mut Job, text: &str) -> Result<(), String> {
         "io" | "all" | "1" | "" => (true, true),
         _ => return Err("it must be none, read, write, io, verify or all".into()),
     };
-    job.goes_on = GoesOn { read, write };
+    job.end.goes_on = GoesOn { read, write };
     Ok(())
 }
 
@@ -419,7 +428,7 @@ fn set_gtod_reduce(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_runtime(job: &mut Job, text: &str) -> Result<(), String> {
-    set(&mut job.runtime, duration(text).map(Some))
+    set(&mut job.end.runtime, duration(text).map(Some))
 }
 
 fn set_verify(job: &mut Job, text: &str) -> Result<(), String> {
@@ -443,14 +452,14 @@ fn set_filename(job: &mut Job, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("a file has a name".into());
     }
-    job.filename = Some(text.into());
+    job.region.filename = Some(text.into());
     Ok(())
 }
 
 /// As in fio, a class without a level means its most urgent level.
 fn set_priority_class(job: &mut Job, text: &str) -> Result<(), String> {
-    let level = job.priority.map_or(0, |priority| priority.level);
-    job.priority = Some(match text {
+    let level = job.submission.priority.map_or(0, |priority| priority.level);
+    job.submission.priority = Some(match text {
         "1" | "rt" => Priority::real_time(level),
         "2" | "be" => Priority::best_effort(level),
         "3" | "idle" => Priority::IDLE,
@@ -462,7 +471,7 @@ fn set_priority_class(job: &mut Job, text: &str) -> Result<(), String> {
 /// The idle class has no levels, so a level changes nothing.
 fn set_priority_level(job: &mut Job, text: &str) -> Result<(), String> {
     let level = number(text, 0, Priority::LEVEL_MAX.into())?;
-    let priority = job.priority.get_or_insert_default();
+    let priority = job.submission.priority.get_or_insert_default();
     if priority.class != PriorityClass::Idle {
         priority.level = level;
     }
@@ -518,42 +527,51 @@ mod tests {
             ("rate", "1m"),
             ("rate_iops", "77"),
         ]);
-        let expected = Job {
-            rw: Rw::ReadWrite,
-            read_percent: 70,
-            block_bytes: 256 << 10,
-            size_bytes: 1 << 30,
-            offset_bytes: 4096,
-            direct: true,
-            iodepth: 32,
-            numjobs: 4,
-            fsync_every: 8,
-            priority: Some(Priority::real_time(2)),
-            runtime: Some(Nanos::from_ms(500)),
-            time_based: true,
-            stonewall: true,
-            filename: Some("x".into()),
-            number_ios: Some(7),
-            seed: 9,
-            offset_increment_bytes: 1 << 20,
-            divide: true,
-            nodes: vec![3, 0, 1],
-            end_fsync: true,
-            norandommap: true,
-            loops: 2,
-            start_delay: Nanos::from_ms(1000),
-            ramp_time: Nanos::from_ms(120_000),
-            thinktime: Nanos(30_000),
-            thinktime_blocks: 5,
-            rate_bytes_s: [Some(1 << 20); 3],
-            rate_iops: [Some(77); 3],
-            ..Job::new("a")
-        };
+        let expected = Job::new("a").with(|job| {
+            job.shape.rw = Rw::ReadWrite;
+            job.shape.read_percent = 70;
+            job.shape.block_bytes = 256 << 10;
+            job.region.size_bytes = 1 << 30;
+            job.region.offset_bytes = 4096;
+            job.submission.direct = true;
+            job.submission.iodepth = 32;
+            job.clones.numjobs = 4;
+            job.submission.fsync_every = 8;
+            job.submission.priority = Some(Priority::real_time(2));
+            job.end.runtime = Some(Nanos::from_ms(500));
+            job.end.time_based = true;
+            job.grouping.stonewall = true;
+            job.region.filename = Some("x".into());
+            job.end.number_ios = Some(7);
+            job.shape.seed = 9;
+            job.region.offset_increment_bytes = 1 << 20;
+            job.region.divide = true;
+            job.clones.nodes = vec![3, 0, 1];
+            job.submission.end_fsync = true;
+            job.shape.norandommap = true;
+            job.end.loops = 2;
+            job.pace.start_delay = Nanos::from_ms(1000);
+            job.pace.ramp_time = Nanos::from_ms(120_000);
+            job.pace.thinktime = Nanos(30_000);
+            job.pace.thinktime_blocks = 5;
+            job.pace.rate_bytes_s = [Some(1 << 20); 3];
+            job.pace.rate_iops = [Some(77); 3];
+        });
         assert_eq!(written, expected);
-        assert_eq!(job(&[("ioprio", "rt:1")]).priority, Some(Priority::real_time(1)));
-        assert_eq!(job(&[("prioclass", "idle"), ("prio", "1")]).priority, Some(Priority::IDLE));
-        assert_eq!(job(&[("prioclass", "be")]).priority, Some(Priority::best_effort(0)));
-        assert_eq!(job(&[("buffered", "0"), ("runtime", "2")]).runtime, Some(Nanos::from_ms(2000)));
+    }
+
+    #[test]
+    fn priority_and_runtime_have_several_spellings() {
+        assert_eq!(job(&[("ioprio", "rt:1")]).submission.priority, Some(Priority::real_time(1)));
+        assert_eq!(
+            job(&[("prioclass", "idle"), ("prio", "1")]).submission.priority,
+            Some(Priority::IDLE)
+        );
+        assert_eq!(job(&[("prioclass", "be")]).submission.priority, Some(Priority::best_effort(0)));
+        assert_eq!(
+            job(&[("buffered", "0"), ("runtime", "2")]).end.runtime,
+            Some(Nanos::from_ms(2000))
+        );
     }
 
     #[test]
@@ -572,14 +590,13 @@ mod tests {
             ("rate_min", "1k,2k"),
             ("rate_cycle", "100"),
         ]);
-        let expected = Job {
-            io_size_bytes: Some(2 << 30),
-            rate_process: RateProcess::Poisson,
-            thinks_of_completed: true,
-            rate_min_bytes_s: [Some(1024), Some(2048), Some(2048)],
-            rate_cycle: Nanos::from_ms(100),
-            ..Job::new("a")
-        };
+        let expected = Job::new("a").with(|job| {
+            job.region.io_size_bytes = Some(2 << 30);
+            job.pace.rate_process = RateProcess::Poisson;
+            job.pace.thinks_of_completed = true;
+            job.pace.rate_min_bytes_s = [Some(1024), Some(2048), Some(2048)];
+            job.pace.rate_cycle = Nanos::from_ms(100);
+        });
         assert_eq!(paced, expected);
     }
 
@@ -613,7 +630,7 @@ mod tests {
     fn lengths_of_directions_ranges_and_splits_are_understood() {
         let lens = |key: &str, value: &str| {
             let job = job(&[(key, value)]);
-            Direction::ALL.map(|direction| job.lens(direction))
+            Direction::ALL.map(|direction| job.shape.lens(direction))
         };
         let fixed = |bytes: u64| Lens::Fixed(bytes);
         assert_eq!(lens("bs", "8k"), [fixed(8192), fixed(8192), fixed(8192)]);
@@ -630,10 +647,10 @@ mod tests {
     #[test]
     fn order_and_distribution_are_understood() {
         let back = job(&[("rw", "read:-8k")]);
-        assert_eq!((back.rw, back.leap_bytes), (Rw::Read, -8192));
+        assert_eq!((back.shape.rw, back.shape.leap_bytes), (Rw::Read, -8192));
         let often = job(&[("rw", "randrw:8"), ("rw_sequencer", "identical")]);
-        assert_eq!((often.random_every, often.sequencer), (8, Sequencer::Identical));
-        let of = |text: &str| job(&[("random_distribution", text)]).distribution;
+        assert_eq!((often.shape.random_every, often.shape.sequencer), (8, Sequencer::Identical));
+        let of = |text: &str| job(&[("random_distribution", text)]).shape.distribution;
         assert_eq!(of("zipf:0.99"), Distribution::Zipf(990));
         assert_eq!(of("pareto:0.2"), Distribution::Pareto(200));
         assert_eq!(of("normal:5"), Distribution::Normal(5000));
@@ -642,7 +659,7 @@ mod tests {
         let zones = Distribution::Zoned(vec![zone(50, 5), zone(30, 15), zone(20, 80)]);
         assert_eq!(of("zoned:50/5:30/15:20/"), zones);
         let decimal = job(&[("kb_base", "1000"), ("size", "4k")]);
-        assert_eq!(decimal.size_bytes, 4000);
+        assert_eq!(decimal.region.size_bytes, 4000);
     }
 
     #[test]

@@ -25,6 +25,55 @@ pub enum RateProcess {
     Poisson,
 }
 
+/// Start times of the requests: delays, think times, and rates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaceRule {
+    /// `startdelay`: delay before the first block.
+    pub start_delay: Nanos,
+    /// `ramp_time`: unmeasured time at the start, before `runtime` begins.
+    pub ramp_time: Nanos,
+    /// `thinktime`: pause after [`Self::thinktime_blocks`], without requests in flight.
+    pub thinktime: Nanos,
+    /// `thinktime_blocks`.
+    pub thinktime_blocks: u32,
+    /// `thinktime_blocks_type=complete`: count ended blocks, not started ones.
+    pub thinks_of_completed: bool,
+    /// `rate_ignore_thinktime`: a rate limit makes no allowance for the think time.
+    pub rate_ignore_thinktime: bool,
+    /// `rate`: limit of each clone in bytes per second, by direction.
+    pub rate_bytes_s: [Option<u64>; 3],
+    /// `rate_iops`: limit of each clone in requests per second, by direction; `rate` has
+    /// precedence.
+    pub rate_iops: [Option<u64>; 3],
+    /// `rate_process`.
+    pub rate_process: RateProcess,
+    /// `rate_min`: least rate in bytes per second, by direction; a slower clone fails.
+    pub rate_min_bytes_s: [Option<u64>; 3],
+    /// `rate_iops_min`: least rate in requests per second, by direction; a slower clone fails.
+    pub rate_min_iops: [Option<u64>; 3],
+    /// `rate_cycle`: interval over which the least rate is checked.
+    pub rate_cycle: Nanos,
+}
+
+impl Default for PaceRule {
+    fn default() -> Self {
+        Self {
+            start_delay: Nanos(0),
+            ramp_time: Nanos(0),
+            thinktime: Nanos(0),
+            thinktime_blocks: 1,
+            thinks_of_completed: false,
+            rate_ignore_thinktime: false,
+            rate_bytes_s: [None; 3],
+            rate_iops: [None; 3],
+            rate_process: RateProcess::default(),
+            rate_min_bytes_s: [None; 3],
+            rate_min_iops: [None; 3],
+            rate_cycle: Nanos::from_ms(1000),
+        }
+    }
+}
+
 /// The pace of a clone.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
@@ -48,17 +97,17 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn of(job: &Job, number: u64) -> Self {
-        let is_drawn = job.rate_process == RateProcess::Poisson;
-        let poisson = is_drawn.then(|| Random::new(job.seed ^ POISSON_STREAM, number));
+        let is_drawn = job.pace.rate_process == RateProcess::Poisson;
+        let poisson = is_drawn.then(|| Random::new(job.shape.seed ^ POISSON_STREAM, number));
         Self {
-            thinktime: job.thinktime,
-            thinktime_blocks: job.thinktime_blocks.into(),
-            thinks_of_completed: job.thinks_of_completed,
+            thinktime: job.pace.thinktime,
+            thinktime_blocks: job.pace.thinktime_blocks.into(),
+            thinks_of_completed: job.pace.thinks_of_completed,
             since_think: 0,
-            forgets_missed: job.rate_ignore_thinktime,
-            think_left: job.thinktime,
-            bytes_s: job.rate_bytes_s,
-            iops: job.rate_iops,
+            forgets_missed: job.pace.rate_ignore_thinktime,
+            think_left: job.pace.thinktime,
+            bytes_s: job.pace.rate_bytes_s,
+            iops: job.pace.rate_iops,
             bytes: [0; 3],
             ios: [0; 3],
             poisson: poisson.map(|random| (random, [0.0; 3])),
@@ -166,11 +215,11 @@ impl Floor {
     pub(super) fn of(job: &Job) -> Option<Self> {
         let of_used = |all: [Option<u64>; 3]| {
             let floor = |direction: Direction| all[direction.index()];
-            Direction::ALL.map(|one| floor(one).filter(|_| job.rw.has(one)))
+            Direction::ALL.map(|one| floor(one).filter(|_| job.shape.rw.has(one)))
         };
-        let (bytes_s, iops) = (of_used(job.rate_min_bytes_s), of_used(job.rate_min_iops));
+        let (bytes_s, iops) = (of_used(job.pace.rate_min_bytes_s), of_used(job.pace.rate_min_iops));
         let has_any = bytes_s.iter().chain(&iops).any(Option::is_some);
-        let (cycle, since) = (job.rate_cycle, Nanos(0));
+        let (cycle, since) = (job.pace.rate_cycle, Nanos(0));
         has_any.then_some(Self { bytes_s, iops, cycle, since, bytes: [0; 3], ios: [0; 3] })
     }
 

@@ -47,10 +47,10 @@ fn errors_line(result: &JobResult) -> String {
     if !result.goes_on {
         return String::new();
     }
-    let first = result.first_error.unwrap_or(0);
+    let first = result.errors.first_counted.unwrap_or(0);
     let reason = std::io::Error::from_raw_os_error(first).to_string();
     let reason = reason.split(" (os error").next().unwrap_or_default();
-    format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors)
+    format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors.counted)
 }
 
 /// The line about the steady state.
@@ -171,9 +171,9 @@ fn tables(result: &JobResult) -> String {
         user * 100.0,
         system * 100.0,
         result.usage.switches,
-        result.depths.line(),
-        result.submits.line(),
-        result.completes.line(),
+        result.queueing.depths.line(),
+        result.queueing.submits.line(),
+        result.queueing.completes.line(),
         errors_line(result),
         result.latency.target.0,
         result.latency.window.0 / 1000,

@@ -67,6 +67,25 @@ impl Batches {
     }
 }
 
+/// Numbers of requests in flight, and per call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queueing {
+    /// Number of requests in flight at each submission.
+    pub depths: Depths,
+    /// Number of requests per submit call.
+    pub submits: Batches,
+    /// Number of ended requests per reap call.
+    pub completes: Batches,
+}
+
+impl Queueing {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.depths.add(&other.depths);
+        self.submits.add(&other.submits);
+        self.completes.add(&other.completes);
+    }
+}
+
 /// Shares in percent; a non-zero share is at least a tenth of a percent.
 fn shares(names: [&'static str; 7], counts: [u64; 7]) -> [(&'static str, f64); 7] {
     let all: u64 = counts.iter().sum();

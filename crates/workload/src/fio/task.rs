@@ -25,11 +25,11 @@ use blockyard_engine::time::Nanos;
 use super::buffers::Source;
 use super::command_priority::Lots;
 use super::control::{Common, Control, Step};
-use super::ends::Ends;
-use super::job::{GoesOn, Job};
+use super::ends::{Ends, GoesOn};
+use super::job::Job;
 use super::lens::Direction;
 use super::log::{CloneLogs, Ended};
-use super::measured::Measured;
+use super::measured::{Errors, Measured};
 use super::offsets::{Extent, Offsets};
 use super::pace::{Floor, Pace};
 use super::verify::Stamp;
@@ -88,23 +88,49 @@ enum Made {
     Close,
 }
 
-/// A clone of a job.
+/// The blocks in flight, by request id.
 #[derive(Debug)]
-pub struct Thread {
-    job: Job,
-    pub(crate) job_index: usize,
-    /// Number among all clones of the program.
-    pub(crate) number: u64,
-    /// Start of the clone's region.
-    start_bytes: u64,
-    socket: Option<u16>,
-    /// Bytes of a pass.
-    pass_bytes: u64,
-    file: FileId,
-    /// Random numbers of the direction mix.
-    lots: Random,
-    order: Offsets,
-    made: Made,
+struct Slots {
+    blocks: Vec<Option<Block>>,
+    free_ids: Vec<u32>,
+}
+
+impl Slots {
+    fn new(depth: u32) -> Self {
+        Self { blocks: vec![None; depth as usize], free_ids: (0..depth).rev().collect() }
+    }
+
+    /// Number of blocks in flight.
+    fn in_use(&self) -> usize {
+        self.blocks.len() - self.free_ids.len()
+    }
+
+    /// Whether the greatest depth is reached.
+    fn are_full(&self) -> bool {
+        !self.blocks.is_empty() && self.free_ids.is_empty()
+    }
+
+    /// A block is in flight now; its id.
+    fn insert(&mut self, block: Block) -> u32 {
+        let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
+        self.blocks[id as usize] = Some(block);
+        id
+    }
+
+    fn get(&self, id: u32) -> Option<Block> {
+        self.blocks.get(id as usize).copied().flatten()
+    }
+
+    /// The block is not in flight any more.
+    fn take(&mut self, id: u32) -> Option<Block> {
+        self.free_ids.push(id);
+        self.blocks[id as usize].take()
+    }
+}
+
+/// How far a clone is.
+#[derive(Debug, Default)]
+struct Progress {
     started: Nanos,
     /// End of the last block.
     ended: Nanos,
@@ -115,30 +141,55 @@ pub struct Thread {
     /// Number of passes that ended by a leap past the end of the region.
     short_passes: u32,
     synced_last: bool,
-    pace: Pace,
-    floor: Option<Floor>,
-    /// Direction of the next request, if drawn already.
-    lot: Option<Direction>,
     /// Whether the clone is in `ramp_time`, where measurements do not count.
     in_ramp: bool,
+    /// Whether the clone stops before its limits are reached.
+    is_done: bool,
+}
+
+/// The directions and offsets of the next requests.
+#[derive(Debug)]
+struct Choice {
+    /// Random numbers of the direction mix.
+    lots: Random,
+    /// Direction of the next request, if drawn already.
+    lot: Option<Direction>,
+    order: Offsets,
+}
+
+/// A clone of a job.
+///
+/// It has 20 fields: who it is, how far it is, and one part for each group of options that has a
+/// state.
+#[derive(Debug)]
+pub struct Thread {
+    job: Job,
+    pub(crate) job_index: usize,
+    /// Number among all clones of the program.
+    pub(crate) number: u64,
     /// Number among the clones of its job.
     clone: u32,
+    file: FileId,
+    /// Start of the clone's region.
+    start_bytes: u64,
+    /// Bytes of a pass.
+    pass_bytes: u64,
+    choice: Choice,
+    made: Made,
+    progress: Progress,
+    slots: Slots,
+    pace: Pace,
+    floor: Option<Floor>,
     /// The `exitall` rules, and the running groups.
     ends: Option<(Ends, Vec<u32>)>,
     /// Further checks before each request, if the job has any.
     control: Option<Box<Control>>,
-    /// Whether the clone stops before its limits are reached.
-    is_done: bool,
     written: Written,
     /// Source of the written bytes; `None`: any bytes will do.
     source: Option<Box<Source>>,
     zoned: Option<Box<Zoned>>,
-    /// Random priorities, if the job has them, and the current one.
-    priorities: Option<Box<Lots>>,
-    priority: Option<Priority>,
-    /// Blocks by request id.
-    in_flight: Vec<Option<Block>>,
-    free_ids: Vec<u32>,
+    /// The current priority, and the random ones if the job has them.
+    priorities: (Option<Priority>, Option<Box<Lots>>),
     pub(crate) measured: Measured,
 }
 
@@ -150,43 +201,33 @@ impl Thread {
         file: FileId,
         number: u64,
     ) -> Self {
-        let depth = match job.direct {
-            true => job.iodepth,
-            false => u32::from(job.rw.trims()),
+        let depth = if job.submission.direct {
+            job.submission.iodepth
+        } else {
+            u32::from(job.shape.rw.trims())
         };
+        let progress = Progress { in_ramp: job.pace.ramp_time > Nanos(0), ..Progress::default() };
+        let lots = Random::new(job.shape.seed, 2 * number + 1);
         Self {
             job: job.clone(),
             job_index,
             number,
-            start_bytes: job.start_bytes(clone),
-            socket: job.socket(clone),
+            clone,
             file,
+            start_bytes: job.start_bytes(clone),
             pass_bytes: job.pass_bytes(),
-            lots: Random::new(job.seed, 2 * number + 1),
-            order: Offsets::of(job, number),
+            choice: Choice { lots, lot: None, order: Offsets::of(job, number) },
             made: Made::Nothing,
-            started: Nanos(0),
-            ended: Nanos(0),
-            issued: 0,
-            issued_bytes: 0,
-            issued_writes: 0,
-            short_passes: 0,
-            synced_last: false,
+            progress,
+            slots: Slots::new(depth),
             pace: Pace::of(job, number),
             floor: Floor::of(job),
-            lot: None,
-            in_ramp: job.ramp_time > Nanos(0),
-            clone,
             ends: None,
             control: None,
-            is_done: false,
             written: Written::of(job),
             source: Source::of(job, number),
             zoned: None,
-            priorities: Lots::of(job, number),
-            priority: job.priority,
-            in_flight: vec![None; depth as usize],
-            free_ids: (0..depth).rev().collect(),
+            priorities: (job.submission.priority, Lots::of(job, number)),
             measured: Measured { logs: CloneLogs::of(job), ..Measured::default() },
         }
     }
@@ -211,7 +252,7 @@ impl Thread {
         if let Err(error) = returned.status {
             let direction = match self.made {
                 Made::Transfer(Block { direction, .. }) => Some(direction),
-                Made::Submit(id) => self.in_flight[id as usize].map(|block| block.direction),
+                Made::Submit(id) => self.slots.get(id).map(|block| block.direction),
                 _ => None,
             };
             self.fail_or_go_on(direction, error);
@@ -220,7 +261,7 @@ impl Thread {
             Made::Nothing | Made::Delay | Made::Open | Made::Close | Made::Priority { .. } => {}
             Made::Pause(pause) => self.pace.paused(pause),
             Made::UsageBefore => {
-                (self.started, self.ended) = (now, now);
+                (self.progress.started, self.progress.ended) = (now, now);
                 self.measured.usage = returned.usage;
                 if let Some(control) = &mut self.control {
                     control.started(now);
@@ -240,32 +281,30 @@ impl Thread {
                 };
             }
             Made::Transfer(block) if returned.status.is_ok() => {
-                self.measured.depths.count(1);
-                self.measured.submits.count(1);
-                self.measured.completes.count(1);
+                self.measured.queueing.depths.count(1);
+                self.measured.queueing.submits.count(1);
+                self.measured.queueing.completes.count(1);
                 self.record(now, block);
             }
             Made::Fsync(called) if returned.status.is_ok() => {
                 self.measured.sync.record(now.since(called));
-                self.ended = now;
+                self.progress.ended = now;
             }
-            Made::Transfer(_) | Made::Fsync(_) | Made::EndFsync => self.ended = now,
+            Made::Transfer(_) | Made::Fsync(_) | Made::EndFsync => self.progress.ended = now,
             Made::Submit(id) if returned.status.is_err() => {
-                self.in_flight[id as usize] = None;
-                self.free_ids.push(id);
+                self.slots.take(id);
             }
             Made::Submit(id) => {
-                self.measured.submits.count(1);
-                self.measured.depths.count(self.in_flight.len() - self.free_ids.len());
-                let block = self.in_flight[id as usize].as_mut();
+                self.measured.queueing.submits.count(1);
+                self.measured.queueing.depths.count(self.slots.in_use());
+                let block = self.slots.blocks[id as usize].as_mut();
                 block.expect("it was just submitted").submitted = now;
             }
             Made::Reap => {
-                self.measured.completes.count(returned.reaped.len());
+                self.measured.queueing.completes.count(returned.reaped.len());
                 for reaped in returned.reaped {
-                    let block = self.in_flight[reaped.id as usize].take();
+                    let block = self.slots.take(reaped.id);
                     let block = block.expect("only a request in flight ends");
-                    self.free_ids.push(reaped.id);
                     match reaped.status {
                         Ok(()) => self.record(now, block),
                         Err(error) => self.fail_or_go_on(Some(block.direction), error),
@@ -277,13 +316,13 @@ impl Thread {
 
     /// Records an error; the first one is reported.
     fn fail(&mut self, error: i32) {
-        self.measured.error.get_or_insert(error);
+        self.measured.errors.ended_by.get_or_insert(error);
     }
 
     /// Counts a medium error if `continue_on_error` permits; any other error ends the clone, as in
     /// fio.
     fn fail_or_go_on(&mut self, direction: Option<Direction>, error: i32) {
-        let goes_on = self.job.goes_on;
+        let goes_on = self.job.end.goes_on;
         let is_taken = match direction {
             Some(Direction::Read) => goes_on.read,
             Some(_) => goes_on.write,
@@ -292,12 +331,12 @@ impl Thread {
         if !is_taken || error != EIO {
             return self.fail(error);
         }
-        self.measured.errors += 1;
-        self.measured.first_error.get_or_insert(error);
+        self.measured.errors.counted += 1;
+        self.measured.errors.first_counted.get_or_insert(error);
     }
 
     fn record(&mut self, now: Nanos, block: Block) {
-        self.ended = now;
+        self.progress.ended = now;
         let Block { direction, offset_bytes, len_bytes, .. } = block;
         let (clat, kept) = (now.since(block.submitted), self.job.kept);
         if kept.clat {
@@ -305,7 +344,7 @@ impl Thread {
         }
         let transfers = self.measured.of(direction);
         transfers.bytes += len_bytes;
-        let slat = self.job.direct.then(|| block.submitted.since(block.started));
+        let slat = self.job.submission.direct.then(|| block.submitted.since(block.started));
         if let Some(slat) = slat.filter(|_| kept.slat) {
             transfers.slat.record(slat);
         }
@@ -315,7 +354,7 @@ impl Thread {
         if kept.lat {
             transfers.lat.record(now.since(block.started));
         }
-        if self.priorities.is_some() {
+        if self.priorities.1.is_some() {
             let is_lat = self.job.percentiles.lat;
             let latency = if is_lat { now.since(block.started) } else { clat };
             transfers.by_priority.record(block.priority, latency);
@@ -329,12 +368,12 @@ impl Thread {
         {
             self.fail(error);
         }
-        let elapsed = now.since(self.started);
+        let elapsed = now.since(self.progress.started);
         let ended = Ended { direction, offset_bytes, len_bytes, slat, clat };
         self.measured.logs.ended(elapsed, &ended);
         if let Some(floor) = &mut self.floor
             && !floor.ended(elapsed, block.direction, block.len_bytes)
-            && !self.in_ramp
+            && !self.progress.in_ramp
         {
             self.fail(TOO_SLOW);
         }
@@ -342,37 +381,42 @@ impl Thread {
 
     /// Whether no further request starts.
     fn is_over(&self, now: Nanos) -> bool {
-        let loops = u64::from(self.job.loops);
-        let ios = self.job.number_ios.unwrap_or(u64::MAX).saturating_mul(loops);
-        let bytes = if self.job.time_based { u64::MAX } else { self.pass_bytes };
-        let is_all = self.issued >= ios
-            || self.issued_bytes >= bytes.saturating_mul(loops)
-            || u64::from(self.short_passes) >= loops;
-        let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
-        let is_late = is_late && !self.in_ramp;
+        let loops = u64::from(self.job.end.loops);
+        let ios = self.job.end.number_ios.unwrap_or(u64::MAX).saturating_mul(loops);
+        let bytes = if self.job.end.time_based { u64::MAX } else { self.pass_bytes };
+        let is_all = self.progress.issued >= ios
+            || self.progress.issued_bytes >= bytes.saturating_mul(loops)
+            || u64::from(self.progress.short_passes) >= loops;
+        let is_late =
+            self.job.end.runtime.is_some_and(|limit| now.since(self.progress.started) >= limit);
+        let is_late = is_late && !self.progress.in_ramp;
         let is_stopped = self.ends.as_ref().is_some_and(|(ends, _)| ends.is_stopped());
-        self.measured.error.is_some() || is_all || is_late || is_stopped || self.is_done
+        self.measured.errors.ended_by.is_some()
+            || is_all
+            || is_late
+            || is_stopped
+            || self.progress.is_done
     }
 
     /// Whether an `fsync` is due. As in fio, one is due while the number of writes is a multiple of
     /// N, so also between the reads of a mix, but never twice without a block between.
     fn wants_fsync(&self) -> bool {
-        let every = u64::from(self.job.fsync_every);
+        let every = u64::from(self.job.submission.fsync_every);
         every > 0
-            && self.issued_writes > 0
-            && self.issued_writes.is_multiple_of(every)
-            && !self.synced_last
+            && self.progress.issued_writes > 0
+            && self.progress.issued_writes.is_multiple_of(every)
+            && !self.progress.synced_last
     }
 
     fn draw_direction(&mut self) -> Direction {
-        let rw = self.job.rw;
+        let rw = self.job.shape.rw;
         match (rw.reads(), rw.writes(), rw.trims()) {
             (true, true, _) => {
-                let is_read = self.lots.below(100) < u64::from(self.job.read_percent);
+                let is_read = self.choice.lots.below(100) < u64::from(self.job.shape.read_percent);
                 if is_read { Direction::Read } else { Direction::Write }
             }
             // A trimmed block is written next.
-            (_, true, true) if self.issued % 2 == 1 => Direction::Write,
+            (_, true, true) if self.progress.issued % 2 == 1 => Direction::Write,
             (_, _, true) => Direction::Trim,
             (reads, ..) => {
                 if reads {
@@ -386,33 +430,39 @@ impl Thread {
 
     /// Direction of the next request.
     fn direction(&mut self) -> Direction {
-        let direction = match self.lot {
+        let direction = match self.choice.lot {
             Some(direction) => direction,
             None => self.draw_direction(),
         };
-        self.lot = Some(direction);
+        self.choice.lot = Some(direction);
         direction
     }
 
     /// The pause before the next block, limited by the ramp or the runtime.
     fn pause(&mut self, now: Nanos) -> Option<Nanos> {
         let direction = self.direction();
-        let elapsed = now.since(self.started);
+        let elapsed = now.since(self.progress.started);
         let pause = self.pace.pause(elapsed, direction)?;
-        let limit = if self.in_ramp { Some(self.job.ramp_time) } else { self.job.runtime };
+        let limit = if self.progress.in_ramp {
+            Some(self.job.pace.ramp_time)
+        } else {
+            self.job.end.runtime
+        };
         Some(limit.map_or(pause, |limit| pause.min(limit - elapsed)))
     }
 
     fn end_ramp(&mut self) -> Call {
-        self.in_ramp = false;
+        self.progress.in_ramp = false;
         self.measure_again()
     }
 
     /// Discards all measurements so far.
     fn measure_again(&mut self) -> Call {
-        let Measured { error, mismatches, ref mut mismatch, ref logs, .. } = self.measured;
-        let (mismatch, logs) = (mismatch.take(), logs.emptied());
-        self.measured = Measured { error, mismatches, mismatch, logs, ..Measured::default() };
+        // Errors that ended no clone are measurements, the others are not.
+        let errors =
+            Errors { counted: 0, first_counted: None, ..std::mem::take(&mut self.measured.errors) };
+        let logs = self.measured.logs.emptied();
+        self.measured = Measured { errors, logs, ..Measured::default() };
         self.pace.restart();
         self.made = Made::UsageBefore;
         Call::Usage
@@ -420,23 +470,23 @@ impl Thread {
 
     /// Range of the next request. After a leap past the end, a further pass starts if one is left.
     fn place(&mut self, direction: Direction) -> Option<Extent> {
-        let is_again = direction == Direction::Write && self.job.rw.trims();
-        let trimmed = self.order.again(Direction::Trim).filter(|_| is_again);
-        if let Some(extent) = trimmed.or_else(|| self.order.next(direction)) {
+        let is_again = direction == Direction::Write && self.job.shape.rw.trims();
+        let trimmed = self.choice.order.again(Direction::Trim).filter(|_| is_again);
+        if let Some(extent) = trimmed.or_else(|| self.choice.order.next(direction)) {
             return Some(extent);
         }
-        self.order.restart();
-        let has_more = self.job.time_based || self.job.io_size_bytes.is_some();
-        self.short_passes += u32::from(!has_more);
-        let is_over = self.short_passes >= self.job.loops;
-        if is_over { None } else { self.order.next(direction) }
+        self.choice.order.restart();
+        let has_more = self.job.end.time_based || self.job.region.io_size_bytes.is_some();
+        self.progress.short_passes += u32::from(!has_more);
+        let is_over = self.progress.short_passes >= self.job.end.loops;
+        if is_over { None } else { self.choice.order.next(direction) }
     }
 
     /// Range of the next request within a zone; `None` if no zone can take the request.
     fn place_in_zone(&mut self, direction: Direction) -> Option<Extent> {
         let drawn = self.place(direction)?;
         let placed = self.zoned.as_mut().and_then(|zoned| zoned.place(direction, drawn));
-        self.is_done |= placed.is_none();
+        self.progress.is_done |= placed.is_none();
         placed
     }
 
@@ -451,24 +501,24 @@ impl Thread {
             }
         };
         let Extent { offset_bytes, len_bytes } = extent;
-        self.lot = None;
+        self.choice.lot = None;
         self.pace.started(direction, len_bytes);
         let offset_bytes = self.start_bytes + offset_bytes;
-        self.issued += 1;
-        let counts = direction != Direction::Trim || !self.job.rw.writes();
-        self.issued_bytes += if counts { len_bytes } else { 0 };
-        self.issued_writes += u64::from(direction == Direction::Write);
-        self.synced_last = false;
-        let number = self.issued_writes.saturating_sub(1);
+        self.progress.issued += 1;
+        let counts = direction != Direction::Trim || !self.job.shape.rw.writes();
+        self.progress.issued_bytes += if counts { len_bytes } else { 0 };
+        self.progress.issued_writes += u64::from(direction == Direction::Write);
+        self.progress.synced_last = false;
+        let number = self.progress.issued_writes.saturating_sub(1);
         let stamp = match direction {
             Direction::Write => self.written.push(Piece { offset_bytes, len_bytes, number }),
             Direction::Read => self.written.stamp_of_read(offset_bytes),
             Direction::Trim => None,
         };
         let range = (offset_bytes, len_bytes);
-        if let Some(priorities) = &mut self.priorities {
+        if let (current, Some(priorities)) = &mut self.priorities {
             let priority = priorities.draw(direction, len_bytes);
-            if std::mem::replace(&mut self.priority, priority) != priority {
+            if std::mem::replace(current, priority) != priority {
                 self.made = Made::Priority { direction, range, stamp };
                 return Some(Call::Priority(priority.unwrap_or_default()));
             }
@@ -486,13 +536,18 @@ impl Thread {
     ) -> Call {
         let file = self.file;
         self.measured.of(direction).ios += 1;
-        let (priority, started, submitted) = (self.priority, now, now);
-        let block =
-            Block { direction, offset_bytes, len_bytes, stamp, priority, started, submitted };
+        let block = Block {
+            direction,
+            offset_bytes,
+            len_bytes,
+            stamp,
+            priority: self.priorities.0,
+            started: now,
+            submitted: now,
+        };
         // A trim always bypasses the page cache.
-        if self.job.direct || direction == Direction::Trim {
-            let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
-            self.in_flight[id as usize] = Some(block);
+        if self.job.submission.direct || direction == Direction::Trim {
+            let id = self.slots.insert(block);
             self.made = Made::Submit(id);
             let op = match direction {
                 Direction::Read => DirectOp::Read,
@@ -510,13 +565,14 @@ impl Thread {
 
     /// Reads written blocks back for verification, when due.
     fn verify(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
-        if self.job.verify.sum.is_none() || self.measured.error.is_some() {
+        if self.job.verify.sum.is_none() || self.measured.errors.ended_by.is_some() {
             return None;
         }
         if self.written.is_only() {
             self.run_dry(now);
         }
-        let passes = self.issued_bytes / self.pass_bytes.max(1) + u64::from(self.short_passes);
+        let passes = self.progress.issued_bytes / self.pass_bytes.max(1)
+            + u64::from(self.progress.short_passes);
         if !self.written.is_reading() && !self.written.is_due(self.is_over(now), passes) {
             return None;
         }
@@ -531,7 +587,7 @@ impl Thread {
             }
             self.written.begin_reading(passes);
         }
-        if self.is_full() {
+        if self.slots.are_full() {
             return Some(self.reap_one());
         }
         let (piece, stamp) = self.written.next_to_read()?;
@@ -544,13 +600,13 @@ impl Thread {
         while !self.is_over(now) {
             let direction = self.draw_direction();
             let Some(Extent { offset_bytes, len_bytes }) = self.place(direction) else { break };
-            self.issued += 1;
-            self.issued_bytes += len_bytes;
+            self.progress.issued += 1;
+            self.progress.issued_bytes += len_bytes;
             if direction == Direction::Write {
                 let offset_bytes = self.start_bytes + offset_bytes;
-                let number = self.issued_writes;
+                let number = self.progress.issued_writes;
                 self.written.push(Piece { offset_bytes, len_bytes, number });
-                self.issued_writes += 1;
+                self.progress.issued_writes += 1;
             }
         }
         self.written.end_dry_run();
@@ -558,7 +614,7 @@ impl Thread {
 
     /// The call that [`Control`] demands before the next request.
     fn steer(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
-        match self.control.as_mut()?.step(now, in_flight, self.in_ramp) {
+        match self.control.as_mut()?.step(now, in_flight, self.progress.in_ramp) {
             Step::Start => None,
             Step::Reap(requests) => Some(self.reap_all(requests)),
             Step::Restart => Some(self.measure_again()),
@@ -567,15 +623,10 @@ impl Thread {
                 Some(Call::Sleep(pause))
             }
             Step::End => {
-                self.is_done = true;
+                self.progress.is_done = true;
                 Some(self.drain(in_flight))
             }
         }
-    }
-
-    /// Whether the greatest depth is reached.
-    fn is_full(&self) -> bool {
-        !self.in_flight.is_empty() && self.free_ids.is_empty()
     }
 
     fn reap_one(&mut self) -> Call {
@@ -589,7 +640,7 @@ impl Thread {
     }
 
     fn fsync(&mut self, now: Nanos) -> Call {
-        self.synced_last = true;
+        self.progress.synced_last = true;
         self.made = Made::Fsync(now);
         Call::Fsync(self.file)
     }
@@ -598,18 +649,21 @@ impl Thread {
         if in_flight > 0 {
             return self.reap_all(in_flight);
         }
-        if self.measured.mismatches > 0 {
+        if self.measured.errors.mismatches > 0 {
             self.fail(MISMATCH);
         }
-        if self.job.end_fsync && self.issued_writes > 0 && !self.synced_last {
-            (self.synced_last, self.made) = (true, Made::EndFsync);
+        if self.job.submission.end_fsync
+            && self.progress.issued_writes > 0
+            && !self.progress.synced_last
+        {
+            (self.progress.synced_last, self.made) = (true, Made::EndFsync);
             return Call::Fsync(self.file);
         }
-        self.measured.runtime = self.ended.since(self.started);
+        self.measured.runtime = self.progress.ended.since(self.progress.started);
         self.measured.logs.end(self.measured.runtime);
         self.measured.zone_resets = self.zoned.as_ref().map_or(0, |zoned| zoned.resets);
         if let Some((ends, running)) = &self.ends {
-            ends.ended(self.measured.error.is_some(), running);
+            ends.ended(self.measured.errors.ended_by.is_some(), running);
         }
         // The clones that `exitall` ends stop before this one leaves its `flow` group.
         if let Some(control) = &mut self.control {
@@ -623,9 +677,9 @@ impl Thread {
 impl Task for Thread {
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
         match self.made {
-            Made::Nothing if self.job.start_delay > Nanos(0) => {
+            Made::Nothing if self.job.pace.start_delay > Nanos(0) => {
                 self.made = Made::Delay;
-                return Call::Sleep(self.job.start_delay);
+                return Call::Sleep(self.job.pace.start_delay);
             }
             Made::Nothing | Made::Delay => {
                 self.made = Made::Open;
@@ -654,8 +708,8 @@ impl Task for Thread {
             | Made::EndFsync => {}
         }
         self.account(now, returned);
-        let in_flight = (self.in_flight.len() - self.free_ids.len()) as u32;
-        if self.in_ramp && now.since(self.started) >= self.job.ramp_time {
+        let in_flight = self.slots.in_use() as u32;
+        if self.progress.in_ramp && now.since(self.progress.started) >= self.job.pace.ramp_time {
             return self.end_ramp();
         }
         if let Some(call) = self.verify(now, in_flight) {
@@ -667,7 +721,7 @@ impl Task for Thread {
         if self.wants_fsync() {
             // As in fio, a full queue is reaped first: at a depth of 1 the last write has ended
             // then.
-            return if self.is_full() { self.reap_one() } else { self.fsync(now) };
+            return if self.slots.are_full() { self.reap_one() } else { self.fsync(now) };
         }
         if let Some(pause) = self.pause(now) {
             if in_flight > 0 {
@@ -679,7 +733,7 @@ impl Task for Thread {
         if let Some(call) = self.steer(now, in_flight) {
             return call;
         }
-        if self.is_full() {
+        if self.slots.are_full() {
             return self.reap_one();
         }
         match self.start_block(now) {
@@ -694,11 +748,11 @@ impl Task for Thread {
     }
 
     fn goes_nowhere(&self) -> bool {
-        self.job.goes_nowhere
+        self.job.submission.goes_nowhere
     }
 
     fn counts_errors(&self) -> bool {
-        self.job.goes_on != GoesOn::default()
+        self.job.end.goes_on != GoesOn::default()
     }
 
     fn calls_per_look(&self) -> u32 {
@@ -706,17 +760,17 @@ impl Task for Thread {
     }
 
     fn priority(&self) -> Priority {
-        self.job.priority.unwrap_or_default()
+        self.job.submission.priority.unwrap_or_default()
     }
 
     fn socket(&self) -> Option<u16> {
-        self.socket
+        self.job.clones.socket(self.clone)
     }
 }
 
 impl Content for Thread {
     fn fill(&mut self, id: u32, bytes: &mut [u8]) {
-        let block = self.in_flight.get(id as usize).copied().flatten();
+        let block = self.slots.get(id);
         let Some(Block { stamp, started, offset_bytes, .. }) = block else { return };
         match (stamp, &mut self.source) {
             (Some(stamp), _) => self.job.verify.fill(stamp, self.clone, started, bytes),
@@ -726,11 +780,11 @@ impl Content for Thread {
     }
 
     fn check(&mut self, id: u32, bytes: &[u8]) {
-        let block = self.in_flight.get(id as usize).copied().flatten();
+        let block = self.slots.get(id);
         let Some(Block { stamp: Some(stamp), .. }) = block else { return };
         if let Err(mismatch) = self.job.verify.check(stamp, bytes) {
-            self.measured.mismatches += 1;
-            self.measured.mismatch.get_or_insert(mismatch);
+            self.measured.errors.mismatches += 1;
+            self.measured.errors.mismatch.get_or_insert(mismatch);
             if self.job.verify.is_fatal {
                 self.fail(MISMATCH);
             }

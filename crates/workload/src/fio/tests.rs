@@ -89,7 +89,10 @@ impl World {
 }
 
 fn job(rw: Rw, blocks: u64) -> Job {
-    Job { rw, size_bytes: blocks * 4096, ..Job::new("a") }
+    Job::new("a").with(|job| {
+        job.shape.rw = rw;
+        job.region.size_bytes = blocks * 4096;
+    })
 }
 
 pub(super) fn run(world: &mut World, job: Job) -> JobResult {
@@ -144,18 +147,24 @@ fn files_that_are_read_overwritten_random_or_direct_are_there_before() {
         matches!(world.calls[0], Call::Layout { file: FileId(0), len_bytes: 32_768 })
     };
     assert!(!laid_out(job(Rw::Write, 8)));
-    assert!(laid_out(Job { overwrite: true, ..job(Rw::Write, 8) }));
-    assert!(laid_out(Job { direct: true, ..job(Rw::Write, 8) }));
+    assert!(laid_out(job(Rw::Write, 8).with(|job| job.region.overwrite = true)));
+    assert!(laid_out(job(Rw::Write, 8).with(|job| job.submission.direct = true)));
     assert!(laid_out(job(Rw::RandWrite, 8)));
     assert!(laid_out(job(Rw::Read, 8)));
-    assert!(laid_out(Job { offset_bytes: 4096, ..job(Rw::ReadWrite, 7) }));
+    assert!(laid_out(job(Rw::ReadWrite, 7).with(|job| job.region.offset_bytes = 4096)));
 }
 
 #[test]
 fn random_job_touches_each_block_once_and_its_seed_says_in_which_order() {
     let order = |seed| {
         let mut world = World::new(1, 1);
-        run(&mut world, Job { seed, offset_bytes: 40_960, ..job(Rw::RandRead, 100) });
+        run(
+            &mut world,
+            job(Rw::RandRead, 100).with(|job| {
+                job.shape.seed = seed;
+                job.region.offset_bytes = 40_960;
+            }),
+        );
         blocks(&world.calls).0
     };
     let mut sorted = order(1);
@@ -170,7 +179,10 @@ fn clones_draw_differently_and_share_a_file_only_by_name() {
     let orders = |filename: Option<&str>| {
         let mut world = World::new(1, 1);
         let filename = filename.map(String::from);
-        let job = Job { numjobs: 2, filename, ..job(Rw::RandRead, 64) };
+        let job = job(Rw::RandRead, 64).with(|job| {
+            job.clones.numjobs = 2;
+            job.region.filename = filename;
+        });
         let mut fio = Fio::new(vec![job]).unwrap();
         world.run(&mut fio);
         (fio.file_lens_bytes(), blocks(&world.calls).0)
@@ -184,15 +196,14 @@ fn clones_draw_differently_and_share_a_file_only_by_name() {
 /// The layout of the 2015 mail's heavy load: three processes on each of three sockets.
 #[test]
 fn clones_on_sockets_have_equal_regions_one_behind_the_other() {
-    let heavy = Job {
-        numjobs: 3,
-        nodes: vec![0, 1, 2],
-        divide: true,
-        filename: Some("disk".into()),
-        direct: true,
-        iodepth: 2,
-        ..job(Rw::Write, 40)
-    };
+    let heavy = job(Rw::Write, 40).with(|job| {
+        job.clones.numjobs = 3;
+        job.clones.nodes = vec![0, 1, 2];
+        job.region.divide = true;
+        job.region.filename = Some("disk".into());
+        job.submission.direct = true;
+        job.submission.iodepth = 2;
+    });
     let mut fio = Fio::new(vec![heavy]).unwrap();
     assert_eq!(fio.file_lens_bytes(), [36 * 4096], "four blocks are no ninth of forty");
     assert!(matches!(fio.next_phase().unwrap().tasks[..], [FioTask::SetUp(_)]));
@@ -219,7 +230,10 @@ fn clones_on_sockets_have_equal_regions_one_behind_the_other() {
 
 #[test]
 fn offset_increment_sets_clones_apart() {
-    let apart = Job { numjobs: 3, offset_increment_bytes: 10 * 4096, ..job(Rw::Write, 2) };
+    let apart = job(Rw::Write, 2).with(|job| {
+        job.clones.numjobs = 3;
+        job.region.offset_increment_bytes = 10 * 4096;
+    });
     let mut world = World::new(1, 1);
     world.run(&mut Fio::new(vec![apart]).unwrap());
     assert_eq!(blocks(&world.calls).1, [0, 1, 10, 11, 20, 21]);
@@ -228,7 +242,7 @@ fn offset_increment_sets_clones_apart() {
 #[test]
 fn mixes_keep_their_share_and_a_sequential_one_two_places() {
     let mut world = World::new(1, 1);
-    let mix = Job { read_percent: 70, ..job(Rw::ReadWrite, 1000) };
+    let mix = job(Rw::ReadWrite, 1000).with(|job| job.shape.read_percent = 70);
     let result = run(&mut world, mix.clone());
     assert_eq!(result.read.ios + result.write.ios, 1000);
     assert!((650..750).contains(&result.read.ios), "{}", result.read.ios);
@@ -237,7 +251,7 @@ fn mixes_keep_their_share_and_a_sequential_one_two_places() {
     assert!(written.iter().copied().eq(0..result.write.ios));
 
     let mut world = World::new(1, 1);
-    run(&mut world, Job { rw: Rw::RandReadWrite, ..mix });
+    run(&mut world, mix.with(|job| job.shape.rw = Rw::RandReadWrite));
     let (mut all, written) = blocks(&world.calls);
     all.extend(written);
     all.sort_unstable();
@@ -247,7 +261,13 @@ fn mixes_keep_their_share_and_a_sequential_one_two_places() {
 #[test]
 fn direct_job_keeps_its_depth_and_latency_ends_at_the_reap() {
     let mut world = World::new(10, 100);
-    let result = run(&mut world, Job { direct: true, iodepth: 4, ..job(Rw::RandRead, 20) });
+    let result = run(
+        &mut world,
+        job(Rw::RandRead, 20).with(|job| {
+            job.submission.direct = true;
+            job.submission.iodepth = 4;
+        }),
+    );
     assert_eq!((world.depth_max, result.read.ios), (4, 20));
     let Transfers { slat, clat, lat, .. } = &result.read;
     assert_eq!((slat.min(), slat.max()), (Nanos(10_000), Nanos(10_000)));
@@ -261,7 +281,7 @@ fn direct_job_keeps_its_depth_and_latency_ends_at_the_reap() {
 #[test]
 fn buffered_job_has_one_block_at_a_time_whatever_its_depth() {
     let mut world = World::new(10, 100);
-    let result = run(&mut world, Job { iodepth: 4, ..job(Rw::Read, 5) });
+    let result = run(&mut world, job(Rw::Read, 5).with(|job| job.submission.iodepth = 4));
     assert_eq!((world.depth_max, result.read.ios, result.runtime), (0, 5, Nanos(50_000)));
 }
 
@@ -269,7 +289,11 @@ fn buffered_job_has_one_block_at_a_time_whatever_its_depth() {
 fn fsync_comes_before_the_write_after_every_n() {
     for direct in [false, true] {
         let mut world = World::new(10, 100);
-        let fsync = Job { fsync_every: 3, direct, iodepth: 8, ..job(Rw::Write, 9) };
+        let fsync = job(Rw::Write, 9).with(|job| {
+            job.submission.fsync_every = 3;
+            job.submission.direct = direct;
+            job.submission.iodepth = 8;
+        });
         let result = run(&mut world, fsync);
         let mut writes = 0;
         let mut at = Vec::new();
@@ -287,7 +311,14 @@ fn fsync_comes_before_the_write_after_every_n() {
 #[test]
 fn fsync_of_one_at_a_time_is_behind_its_write() {
     let mut world = World::new(10, 100);
-    run(&mut world, Job { fsync_every: 1, direct: true, iodepth: 1, ..job(Rw::Write, 3) });
+    run(
+        &mut world,
+        job(Rw::Write, 3).with(|job| {
+            job.submission.fsync_every = 1;
+            job.submission.direct = true;
+            job.submission.iodepth = 1;
+        }),
+    );
     for (before, call) in world.calls.iter().zip(&world.calls[1..]) {
         let is_reap = matches!(before, Call::Reap { .. });
         assert!(is_reap || !matches!(call, Call::Fsync(_)), "{:?}", world.calls);
@@ -298,7 +329,7 @@ fn fsync_of_one_at_a_time_is_behind_its_write() {
 #[test]
 fn fsync_of_a_mix_comes_again_after_each_read() {
     let mut world = World::new(10, 100);
-    run(&mut world, Job { fsync_every: 2, ..job(Rw::ReadWrite, 200) });
+    run(&mut world, job(Rw::ReadWrite, 200).with(|job| job.submission.fsync_every = 2));
     let (mut writes, mut after) = (0, None);
     for call in world.calls.iter().skip_while(|call| !matches!(call, Call::Open(_))) {
         match call {
@@ -318,22 +349,36 @@ fn fsync_of_a_mix_comes_again_after_each_read() {
 fn runtime_ends_a_job_early_and_time_based_goes_round() {
     let runtime = Some(Nanos::from_ms(1));
     let mut world = World::new(10, 0);
-    assert_eq!(run(&mut world, Job { runtime, ..job(Rw::Read, 1000) }).read.ios, 100);
-    assert_eq!(run(&mut World::new(10, 0), Job { runtime, ..job(Rw::Read, 30) }).read.ios, 30);
+    assert_eq!(
+        run(&mut world, job(Rw::Read, 1000).with(|job| job.end.runtime = runtime)).read.ios,
+        100
+    );
+    assert_eq!(
+        run(&mut World::new(10, 0), job(Rw::Read, 30).with(|job| job.end.runtime = runtime))
+            .read
+            .ios,
+        30
+    );
     let mut world = World::new(10, 0);
-    run(&mut world, Job { runtime, time_based: true, ..job(Rw::Read, 30) });
+    run(
+        &mut world,
+        job(Rw::Read, 30).with(|job| {
+            job.end.runtime = runtime;
+            job.end.time_based = true;
+        }),
+    );
     assert!(blocks(&world.calls).0.into_iter().eq((0..100).map(|op| op % 30)));
-    let few = Job { number_ios: Some(7), ..job(Rw::Read, 30) };
+    let few = job(Rw::Read, 30).with(|job| job.end.number_ios = Some(7));
     assert_eq!(run(&mut World::new(10, 0), few).read.ios, 7);
 }
 
 #[test]
 fn loops_repeat_the_pass_and_draws_without_a_map_hit_some_blocks_twice() {
     let mut world = World::new(10, 0);
-    run(&mut world, Job { loops: 3, ..job(Rw::Read, 4) });
+    run(&mut world, job(Rw::Read, 4).with(|job| job.end.loops = 3));
     assert_eq!(blocks(&world.calls).0, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
     let mut world = World::new(10, 0);
-    run(&mut world, Job { norandommap: true, ..job(Rw::RandRead, 64) });
+    run(&mut world, job(Rw::RandRead, 64).with(|job| job.shape.norandommap = true));
     let mut read = blocks(&world.calls).0;
     assert!(read.len() == 64 && read.iter().all(|block| *block < 64));
     read.sort_unstable();
@@ -344,13 +389,12 @@ fn loops_repeat_the_pass_and_draws_without_a_map_hit_some_blocks_twice() {
 #[test]
 fn start_delay_is_before_everything_and_the_ramp_counts_for_nothing() {
     let mut world = World::new(1000, 0);
-    let job = Job {
-        start_delay: Nanos::from_ms(50),
-        ramp_time: Nanos::from_ms(10),
-        runtime: Some(Nanos::from_ms(5)),
-        time_based: true,
-        ..job(Rw::Write, 4)
-    };
+    let job = job(Rw::Write, 4).with(|job| {
+        job.pace.start_delay = Nanos::from_ms(50);
+        job.pace.ramp_time = Nanos::from_ms(10);
+        job.end.runtime = Some(Nanos::from_ms(5));
+        job.end.time_based = true;
+    });
     let result = run(&mut world, job);
     // Blocks of a millisecond: 10 in the ramp, 5 after it.
     assert_eq!(blocks(&world.calls).1.len(), 15);
@@ -362,8 +406,17 @@ fn start_delay_is_before_everything_and_the_ramp_counts_for_nothing() {
 #[test]
 fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
     let mut world = World::new(0, 100);
-    let thinking = Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..job(Rw::Read, 12) };
-    let result = run(&mut world, Job { direct: true, iodepth: 8, ..thinking });
+    let thinking = job(Rw::Read, 12).with(|job| {
+        job.pace.thinktime = Nanos(5_000_000);
+        job.pace.thinktime_blocks = 4;
+    });
+    let result = run(
+        &mut world,
+        thinking.with(|job| {
+            job.submission.direct = true;
+            job.submission.iodepth = 8;
+        }),
+    );
     let sleeps = world.calls.iter().filter(|call| matches!(call, Call::Sleep(_))).count();
     assert_eq!((sleeps, result.read.ios), (2, 12), "none is behind the last block");
     assert_eq!(world.now, Nanos(2 * 5_000_000 + 3 * 100_000));
@@ -376,8 +429,14 @@ fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
 fn ramp_ends_in_the_middle_of_a_pause_which_goes_on() {
     let mut world = World::new(0, 0);
     let (thinktime, ramp_time) = (Nanos::from_ms(5), Nanos::from_ms(7));
-    let thinking = Job { thinktime, ramp_time, ..job(Rw::Read, 100) };
-    let limited = Job { runtime: Some(Nanos::from_ms(6)), time_based: true, ..thinking };
+    let thinking = job(Rw::Read, 100).with(|job| {
+        job.pace.thinktime = thinktime;
+        job.pace.ramp_time = ramp_time;
+    });
+    let limited = thinking.with(|job| {
+        job.end.runtime = Some(Nanos::from_ms(6));
+        job.end.time_based = true;
+    });
     let result = run(&mut world, limited);
     let sleeps: Vec<u64> = world.calls.iter().filter_map(slept_ms).collect();
     assert_eq!((sleeps, result.read.ios), (vec![5, 2, 3, 3], 1));
@@ -398,11 +457,11 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
     };
     // 1 MiB/s are 256 blocks: the last of 257 starts after one second.
     let second = Nanos::from_ms(1000);
-    let by_bytes = Job { rate_bytes_s: [Some(1 << 20); 3], ..job(Rw::Write, 257) };
+    let by_bytes = job(Rw::Write, 257).with(|job| job.pace.rate_bytes_s = [Some(1 << 20); 3]);
     assert_eq!(paced(by_bytes.clone()), (second + Nanos(10_000), 0, 257));
-    let by_blocks = Job { rate_iops: [Some(256); 3], ..job(Rw::Write, 257) };
+    let by_blocks = job(Rw::Write, 257).with(|job| job.pace.rate_iops = [Some(256); 3]);
     assert_eq!(paced(by_blocks), (second + Nanos(10_000), 0, 257));
-    let (ended, reads, writes) = paced(Job { rw: Rw::RandReadWrite, ..by_bytes });
+    let (ended, reads, writes) = paced(by_bytes.with(|job| job.shape.rw = Rw::RandReadWrite));
     let most = reads.max(writes);
     assert!(ended < second && ended > Nanos::from_ms(3 * most), "{ended:?}, {most} of a direction");
 }
@@ -412,8 +471,14 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
 #[test]
 fn pause_for_the_rate_is_no_thinking() {
     let mut world = World::new(10, 0);
-    let paced = Job { rate_iops: [Some(10_000); 3], ..job(Rw::Read, 9) };
-    run(&mut world, Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..paced });
+    let paced = job(Rw::Read, 9).with(|job| job.pace.rate_iops = [Some(10_000); 3]);
+    run(
+        &mut world,
+        paced.with(|job| {
+            job.pace.thinktime = Nanos(5_000_000);
+            job.pace.thinktime_blocks = 4;
+        }),
+    );
     let thought = |call: &&Call| matches!(call, Call::Sleep(Nanos(5_000_000)));
     assert_eq!(world.calls.iter().filter(thought).count(), 2);
 }
@@ -423,8 +488,17 @@ fn pause_for_the_rate_is_no_thinking() {
 fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ignored() {
     let ended = |rate_ignore_thinktime| {
         let mut world = World::new(10, 0);
-        let paced = Job { rate_iops: [Some(1000); 3], rate_ignore_thinktime, ..job(Rw::Read, 9) };
-        run(&mut world, Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..paced });
+        let paced = job(Rw::Read, 9).with(|job| {
+            job.pace.rate_iops = [Some(1000); 3];
+            job.pace.rate_ignore_thinktime = rate_ignore_thinktime;
+        });
+        run(
+            &mut world,
+            paced.with(|job| {
+                job.pace.thinktime = Nanos(5_000_000);
+                job.pace.thinktime_blocks = 4;
+            }),
+        );
         world.now.0 / 1_000_000
     };
     assert_eq!([ended(false), ended(true)], [13, 18]);
@@ -435,8 +509,11 @@ fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ig
 fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {
     let verify = Verify { sum: Some(Sum::Crc32c), ..Verify::default() };
     let checked = |change: fn(&mut Job)| {
-        let mut job =
-            Job { verify: verify.clone(), direct: true, iodepth: 4, ..job(Rw::RandWrite, 8) };
+        let mut job = job(Rw::RandWrite, 8).with(|job| {
+            job.verify = verify.clone();
+            job.submission.direct = true;
+            job.submission.iodepth = 4;
+        });
         change(&mut job);
         let mut world = World::new(1, 10);
         let result = run(&mut world, job);
@@ -445,18 +522,18 @@ fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {
             _ => None,
         });
         let (read, written) = blocks(&world.calls);
-        assert_eq!((result.read.ios as usize, result.error), (read.len(), None));
+        assert_eq!((result.read.ios as usize, result.errors.ended_by), (read.len(), None));
         (ops.collect::<String>(), read, written)
     };
     let (ops, read, written) = checked(|_| ());
     assert_eq!((ops.as_str(), read), ("wwwwwwwwrrrrrrrr", written));
     let (ops, ..) = checked(|job| job.verify.backlog = Some(3));
     assert_eq!(ops, "wwwrrrwwwrrrwwrr");
-    let (ops, ..) = checked(|job| job.loops = 2);
+    let (ops, ..) = checked(|job| job.end.loops = 2);
     assert_eq!(ops, "wwwwwwwwrrrrrrrrwwwwwwwwrrrrrrrr");
     let (ops, ..) = checked(|job| job.verify.reads_again = false);
     assert_eq!(ops, "wwwwwwww");
-    let (_, read, mut written) = checked(|job| job.norandommap = true);
+    let (_, read, mut written) = checked(|job| job.shape.norandommap = true);
     written.sort_unstable();
     written.dedup();
     assert_eq!(read, written);
@@ -466,19 +543,19 @@ fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {
 
 #[test]
 fn clone_that_is_slower_than_it_must_be_fails() {
-    let slow = Job { rate_min_iops: [Some(1000); 3], ..job(Rw::Read, 5000) };
-    assert_eq!(run(&mut World::new(2000, 0), slow.clone()).error, Some(5));
-    assert_eq!(run(&mut World::new(900, 0), slow).error, None);
+    let slow = job(Rw::Read, 5000).with(|job| job.pace.rate_min_iops = [Some(1000); 3]);
+    assert_eq!(run(&mut World::new(2000, 0), slow.clone()).errors.ended_by, Some(5));
+    assert_eq!(run(&mut World::new(900, 0), slow).errors.ended_by, None);
 }
 
 #[test]
 fn what_is_trimmed_is_written_and_a_leap_over_the_end_ends_the_pass() {
     let mut world = World::new(1, 1);
-    let result = run(&mut world, Job { iodepth: 1, ..job(Rw::RandTrimWrite, 6) });
+    let result = run(&mut world, job(Rw::RandTrimWrite, 6).with(|job| job.submission.iodepth = 1));
     assert_eq!((result.trim.ios, result.write.ios), (6, 6));
-    let leaps = Job { leap_bytes: 8192, ..job(Rw::Read, 16) };
+    let leaps = job(Rw::Read, 16).with(|job| job.shape.leap_bytes = 8192);
     assert_eq!(run(&mut World::new(1, 1), leaps.clone()).read.ios, 6);
-    let more = Job { io_size_bytes: Some(16 * 4096), ..leaps };
+    let more = leaps.with(|job| job.region.io_size_bytes = Some(16 * 4096));
     assert_eq!(run(&mut World::new(1, 1), more).read.ios, 16);
 }
 
@@ -486,24 +563,27 @@ fn what_is_trimmed_is_written_and_a_leap_over_the_end_ends_the_pass() {
 fn end_fsync_is_behind_the_last_write_and_neither_twice_nor_counted() {
     let syncs = |change: fn(&mut Job)| {
         let mut world = World::new(10, 0);
-        let mut job = Job { end_fsync: true, ..job(Rw::Write, 5) };
+        let mut job = job(Rw::Write, 5).with(|job| job.submission.end_fsync = true);
         change(&mut job);
         let counted = run(&mut world, job).sync.count();
         let calls = world.calls.iter().filter(|call| matches!(call, Call::Fsync(_)));
         (calls.count(), counted, matches!(world.calls[world.calls.len() - 4], Call::Fsync(_)))
     };
     assert_eq!(syncs(|_| ()), (1, 0, true));
-    assert_eq!(syncs(|job| job.fsync_every = 2), (3, 2, true));
-    assert_eq!(syncs(|job| job.rw = Rw::Read), (0, 0, false));
+    assert_eq!(syncs(|job| job.submission.fsync_every = 2), (3, 2, true));
+    assert_eq!(syncs(|job| job.shape.rw = Rw::Read), (0, 0, false));
 }
 
 #[test]
 fn error_ends_the_job_when_all_in_flight_have_ended() {
     for (direct, done) in [(false, 11), (true, 14)] {
         let mut world = World { fails_at: Some(10 * 4096), ..World::new(10, 100) };
-        let failing = Job { direct, iodepth: 4, ..job(Rw::Read, 100) };
+        let failing = job(Rw::Read, 100).with(|job| {
+            job.submission.direct = direct;
+            job.submission.iodepth = 4;
+        });
         let result = run(&mut world, failing);
-        assert_eq!((result.error, result.read.ios), (Some(5), done), "direct: {direct}");
+        assert_eq!((result.errors.ended_by, result.read.ios), (Some(5), done), "direct: {direct}");
         let end = [Call::Usage, Call::Close(FileId(0)), Call::Exit];
         assert_eq!(world.calls[world.calls.len() - 3..], end);
     }
@@ -518,14 +598,17 @@ fn file_that_cannot_be_made_fails_all_jobs() {
     assert_eq!(phase.tasks[0].next(Nanos(0), &full), Call::Exit);
     fio.end_phase(Nanos(0), Nanos(0), phase.tasks);
     assert!(fio.next_phase().is_none());
-    assert!(fio.results().iter().all(|result| result.error == Some(28)));
+    assert!(fio.results().iter().all(|result| result.errors.ended_by == Some(28)));
 }
 
 #[test]
 fn stonewall_starts_a_phase_of_its_own() {
-    let walled = Job { stonewall: true, ..job(Rw::Read, 1) };
-    let jobs =
-        vec![Job { numjobs: 2, ..walled.clone() }, job(Rw::Read, 1), Job { numjobs: 3, ..walled }];
+    let walled = job(Rw::Read, 1).with(|job| job.grouping.stonewall = true);
+    let jobs = vec![
+        walled.clone().with(|job| job.clones.numjobs = 2),
+        job(Rw::Read, 1),
+        walled.with(|job| job.clones.numjobs = 3),
+    ];
     let mut fio = Fio::new(jobs).unwrap();
     let mut tasks = Vec::new();
     while let Some(phase) = fio.next_phase() {
@@ -538,10 +621,11 @@ fn stonewall_starts_a_phase_of_its_own() {
 
 #[test]
 fn job_that_waits_for_another_starts_behind_it_and_the_others_with_the_first() {
-    let named = |name: &str, wait_for: Option<&str>| Job {
-        name: name.into(),
-        wait_for: wait_for.map(String::from),
-        ..job(Rw::Read, 1)
+    let named = |name: &str, wait_for: Option<&str>| {
+        job(Rw::Read, 1).with(|job| {
+            job.name = name.into();
+            job.grouping.wait_for = wait_for.map(String::from);
+        })
     };
     let jobs = vec![named("a", None), named("b", Some("a")), named("c", None)];
     let fio = Fio::new(jobs).unwrap();
@@ -552,15 +636,17 @@ fn job_that_waits_for_another_starts_behind_it_and_the_others_with_the_first() {
 /// fio 3.33's list of such jobs.
 #[test]
 fn clones_are_listed_one_by_one_or_a_group_as_one() {
-    let named = |name: &str, numjobs, group_reporting| Job {
-        name: name.into(),
-        numjobs,
-        group_reporting,
-        ..job(Rw::Read, 2)
+    let named = |name: &str, numjobs, group_reporting| {
+        job(Rw::Read, 2).with(|job| {
+            job.name = name.into();
+            job.clones.numjobs = numjobs;
+            job.grouping.group_reporting = group_reporting;
+        })
     };
     let listed = |is_one: bool| {
         let mut jobs = ["a", "b", "c", "d"].map(|name| named(name, 1, is_one)).to_vec();
-        (jobs[0].numjobs, jobs[2].new_group, jobs[3].stonewall) = (2, true, true);
+        (jobs[0].clones.numjobs, jobs[2].grouping.new_group, jobs[3].grouping.stonewall) =
+            (2, true, true);
         let mut fio = Fio::new(jobs).unwrap();
         World::new(10, 2_000).run(&mut fio);
         let of = |one: &JobResult| (one.name.clone(), one.group, one.numjobs, one.read.ios);
@@ -574,7 +660,10 @@ fn clones_are_listed_one_by_one_or_a_group_as_one() {
 
 #[test]
 fn logs_are_of_each_clone_and_have_nothing_of_the_ramp() {
-    let mut logged = Job { direct: true, numjobs: 2, ..job(Rw::Write, 100) };
+    let mut logged = job(Rw::Write, 100).with(|job| {
+        job.submission.direct = true;
+        job.clones.numjobs = 2;
+    });
     logged.set("write_lat_log", "x").unwrap();
     logged.set("ramp_time", "100us").unwrap();
     let mut fio = Fio::new(vec![logged]).unwrap();
@@ -592,8 +681,8 @@ fn logs_are_of_each_clone_and_have_nothing_of_the_ramp() {
 fn a_job_that_ends_ends_those_that_it_says() {
     let done = |what: Option<&str>| {
         let mut jobs = vec![job(Rw::Read, 3), job(Rw::Read, 100), job(Rw::Read, 5)];
-        jobs[1].new_group = what != Some("group");
-        jobs[2].stonewall = true;
+        jobs[1].grouping.new_group = what != Some("group");
+        jobs[2].grouping.stonewall = true;
         if let Some(what) = what {
             jobs[0].set("exitall", "1").unwrap();
             jobs[0].set("exit_what", what).unwrap();
@@ -615,12 +704,17 @@ fn errors_of_the_medium_are_gone_on_behind_if_that_is_wanted_and_counted() {
     for (direct, goes_on) in [(false, "read"), (true, "all"), (true, "write"), (false, "none")] {
         let mut world = World::new(10, 2_000);
         world.fails_at = Some(2 * 4096);
-        let mut failing = Job { direct, ..job(Rw::Read, 8) };
+        let mut failing = job(Rw::Read, 8).with(|job| job.submission.direct = direct);
         failing.set("continue_on_error", goes_on).unwrap();
         let mut fio = Fio::new(vec![failing]).unwrap();
         world.run(&mut fio);
         let result = &fio.results()[0];
-        let seen = (result.read.ios, result.error, result.errors, result.first_error);
+        let seen = (
+            result.read.ios,
+            result.errors.ended_by,
+            result.errors.counted,
+            result.errors.first_counted,
+        );
         let is_taken = matches!(goes_on, "read" | "all");
         let wanted = if is_taken { (8, None, 1, Some(5)) } else { (3, Some(5), 0, None) };
         assert_eq!(seen, wanted, "{direct} {goes_on}");
@@ -631,7 +725,7 @@ fn errors_of_the_medium_are_gone_on_behind_if_that_is_wanted_and_counted() {
 
 #[test]
 fn writes_have_the_pattern_that_buffers_are_given() {
-    let mut filled = Job { direct: true, ..job(Rw::Write, 8) };
+    let mut filled = job(Rw::Write, 8).with(|job| job.submission.direct = true);
     assert!(Thread::new(&filled, (0, 0), FileId(0), 0).content().is_none(), "any bytes will do");
     filled.set("buffer_pattern", "0xdeadface").unwrap();
     let mut thread = Thread::new(&filled, (0, 0), FileId(0), 0);
@@ -662,37 +756,56 @@ fn what_is_not_kept_is_not_listed() {
 fn jobs_that_cannot_be_run_are_refused_with_the_option() {
     let good = job(Rw::Read, 8);
     for (bad, key) in [
-        (Job { block_bytes: 0, ..good.clone() }, "bs"),
-        (Job { block_bytes: 513, ..good.clone() }, "bs"),
-        (Job { leap_bytes: 1, ..good.clone() }, "rw"),
-        (Job { leap_bytes: 8 * 4096, ..good.clone() }, "rw"),
+        (good.clone().with(|job| job.shape.block_bytes = 0), "bs"),
+        (good.clone().with(|job| job.shape.block_bytes = 513), "bs"),
+        (good.clone().with(|job| job.shape.leap_bytes = 1), "rw"),
+        (good.clone().with(|job| job.shape.leap_bytes = 8 * 4096), "rw"),
         (
-            Job {
-                rw: Rw::RandRead,
-                size_bytes: 1 << 50,
-                random_every: 2,
-                block_bytes: 512,
-                ..good.clone()
-            },
+            good.clone().with(|job| {
+                job.shape.rw = Rw::RandRead;
+                job.region.size_bytes = 1 << 50;
+                job.shape.random_every = 2;
+                job.shape.block_bytes = 512;
+            }),
             "size",
         ),
-        (Job { size_bytes: 4095, ..good.clone() }, "size"),
+        (good.clone().with(|job| job.region.size_bytes = 4095), "size"),
         (
-            Job { strides: Strides { is_on: true, ..Strides::default() }, ..good.clone() },
+            good.clone()
+                .with(|job| job.shape.strides = Strides { is_on: true, ..Strides::default() }),
             "zonemode",
         ),
         (
-            Job { strides: Strides { skip_bytes: 1, ..Strides::default() }, ..good.clone() },
+            good.clone()
+                .with(|job| job.shape.strides = Strides { skip_bytes: 1, ..Strides::default() }),
             "zonesize",
         ),
-        (Job { offset_bytes: u64::MAX - 511, ..good.clone() }, "size"),
-        (Job { offset_bytes: 1, ..good.clone() }, "offset"),
-        (Job { numjobs: 0, ..good.clone() }, "numjobs"),
-        (Job { numjobs: 2000, nodes: vec![0, 1, 2], ..good.clone() }, "numjobs"),
-        (Job { numjobs: 9, divide: true, ..good.clone() }, "size"),
-        (Job { offset_increment_bytes: 1, ..good.clone() }, "offset_increment"),
-        (Job { offset_increment_bytes: 1 << 61, numjobs: 8, ..good.clone() }, "size"),
-        (Job { time_based: true, ..good.clone() }, "time_based"),
+        (good.clone().with(|job| job.region.offset_bytes = u64::MAX - 511), "size"),
+        (good.clone().with(|job| job.region.offset_bytes = 1), "offset"),
+        (good.clone().with(|job| job.clones.numjobs = 0), "numjobs"),
+        (
+            good.clone().with(|job| {
+                job.clones.numjobs = 2000;
+                job.clones.nodes = vec![0, 1, 2];
+            }),
+            "numjobs",
+        ),
+        (
+            good.clone().with(|job| {
+                job.clones.numjobs = 9;
+                job.region.divide = true;
+            }),
+            "size",
+        ),
+        (good.clone().with(|job| job.region.offset_increment_bytes = 1), "offset_increment"),
+        (
+            good.clone().with(|job| {
+                job.region.offset_increment_bytes = 1 << 61;
+                job.clones.numjobs = 8;
+            }),
+            "size",
+        ),
+        (good.clone().with(|job| job.end.time_based = true), "time_based"),
     ] {
         assert_eq!(Fio::new(vec![good.clone(), bad]).unwrap_err().key, key);
     }
@@ -701,8 +814,12 @@ fn jobs_that_cannot_be_run_are_refused_with_the_option() {
 #[test]
 fn report_has_the_tools_shape() {
     let mut world = World::new(10, 2_000);
-    let mixed = Job { direct: true, fsync_every: 2, numjobs: 2, ..job(Rw::ReadWrite, 200) };
-    let mut fio = Fio::new(vec![Job { name: "mixed".into(), ..mixed }]).unwrap();
+    let mixed = job(Rw::ReadWrite, 200).with(|job| {
+        job.submission.direct = true;
+        job.submission.fsync_every = 2;
+        job.clones.numjobs = 2;
+    });
+    let mut fio = Fio::new(vec![mixed.with(|job| job.name = "mixed".into())]).unwrap();
     world.run(&mut fio);
     let text = fio.print();
     let lines: Vec<&str> = text.lines().collect();
@@ -726,17 +843,15 @@ fn report_of_2023_follows_from_one_number() {
     // 60001 ms for 78060 writes, of which a submission took 765.71 us.
     let mut world = World { call: Nanos(765_710), ..World::new(0, 0) };
     world.reap = Nanos(2_957);
-    let crypt = Job {
-        name: "crypt".into(),
-        block_bytes: 1 << 20,
-        size_bytes: 1 << 30,
-        direct: true,
-        iodepth: 256,
-        // fio's clock runs a little behind.
-        runtime: Some(Nanos(60_000_700_000)),
-        time_based: true,
-        ..job(Rw::Write, 1)
-    };
+    let crypt = job(Rw::Write, 1).with(|job| {
+        job.name = "crypt".into();
+        job.shape.block_bytes = 1 << 20;
+        job.region.size_bytes = 1 << 30;
+        job.submission.direct = true;
+        job.submission.iodepth = 256; // fio's clock runs a little behind.
+        job.end.runtime = Some(Nanos(60_000_700_000));
+        job.end.time_based = true;
+    });
     let mut fio = Fio::new(vec![crypt]).unwrap();
     world.run(&mut fio);
     let text = fio.print();

@@ -24,11 +24,11 @@ pub(super) struct Piece {
 
 /// Whether a range may be written again before it is read back.
 fn writes_twice(job: &Job) -> bool {
-    (job.rw.is_random() && (!job.has_map() || job.needs_bitmap()))
-        || job.io_size_bytes.is_some()
-        || job.time_based
-        || job.leap_bytes < 0
-        || job.strides.is_on
+    (job.shape.rw.is_random() && (!job.shape.has_map() || job.shape.needs_bitmap()))
+        || job.region.io_size_bytes.is_some()
+        || job.end.time_based
+        || job.shape.leap_bytes < 0
+        || job.shape.strides.is_on
 }
 
 /// The writes of a clone that have not been read back.
@@ -54,7 +54,7 @@ pub(super) struct Written {
 
 impl Written {
     pub(super) fn of(job: &Job) -> Self {
-        let (verify, rw) = (&job.verify, job.rw);
+        let (verify, rw) = (&job.verify, job.shape.rw);
         Self {
             is_off: verify.sum.is_none(),
             reads_again: verify.reads_again || verify.only,

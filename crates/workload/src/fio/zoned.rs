@@ -26,9 +26,11 @@ use super::value::{number, rate};
 /// Options of this module, besides `zonemode` and `zonesize`.
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("zonecapacity", |job, text| {
-        set(&mut job.zoned.capacity_bytes, rate(text, job.kb_base).map(Some))
+        set(&mut job.shape.zoned.capacity_bytes, rate(text, job.kb_base).map(Some))
     }),
-    ("max_open_zones", |job, text| set(&mut job.zoned.open_max, number(text, 0, u32::MAX.into()))),
+    ("max_open_zones", |job, text| {
+        set(&mut job.shape.zoned.open_max, number(text, 0, u32::MAX.into()))
+    }),
 ];
 
 /// Emulated zones of a job.
@@ -75,32 +77,32 @@ pub(super) struct Zoned {
 
 /// The first invalid option of a job's zones, and its problem.
 pub(super) fn problem(job: &Job) -> Option<(&'static str, String)> {
-    let rule = &job.zoned;
+    let rule = &job.shape.zoned;
     if !rule.is_on {
         let is_said = rule.capacity_bytes.is_some() || rule.open_max > 0;
         return is_said.then(|| ("max_open_zones", "and its options need zonemode=zbd".into()));
     }
-    let size_bytes = job.strides.size_bytes;
+    let size_bytes = job.shape.strides.size_bytes;
     let is_whole = |bytes: u64| bytes.is_multiple_of(size_bytes);
-    let all = [job.offset_bytes, job.region_bytes(), job.offset_increment_bytes];
+    let all = [job.region.offset_bytes, job.region_bytes(), job.region.offset_increment_bytes];
     let capacity_bytes = rule.capacity_bytes.unwrap_or(size_bytes);
     Some(match () {
         () if size_bytes == 0 => ("zonemode", "is zbd, and needs a zonesize, as in 1m".into()),
-        () if job.strides.range_bytes.is_some() || job.strides.skip_bytes > 0 => {
+        () if job.shape.strides.range_bytes.is_some() || job.shape.strides.skip_bytes > 0 => {
             ("zonerange", "and zoneskip need zonemode=strided".into())
         }
         () if !all.into_iter().all(is_whole) => {
             ("zonesize", "must divide size, offset and offset_increment".into())
         }
-        () if capacity_bytes > size_bytes || capacity_bytes < job.max_bytes() => {
+        () if capacity_bytes > size_bytes || capacity_bytes < job.shape.max_bytes() => {
             let text = "must be one block at least, and no more than zonesize";
             ("zonecapacity", text.into())
         }
-        () if job.rw.trims() => ("zonemode", "is zbd: a volume has no zones to reset".into()),
-        () if !job.rw.writes() => {
+        () if job.shape.rw.trims() => ("zonemode", "is zbd: a volume has no zones to reset".into()),
+        () if !job.shape.rw.writes() => {
             ("zonemode", "is zbd: its zones are empty, so the job must write".into())
         }
-        () if job.leap_bytes != 0 => ("zonemode", "is zbd, which excludes a leap".into()),
+        () if job.shape.leap_bytes != 0 => ("zonemode", "is zbd, which excludes a leap".into()),
         () if job.verify.sum.is_some() => {
             ("zonemode", "is zbd, whose requests move, so they cannot be verified".into())
         }
@@ -111,19 +113,19 @@ pub(super) fn problem(job: &Job) -> Option<(&'static str, String)> {
 impl Zoned {
     /// `None` for a job without zones.
     pub(super) fn of(job: &Job, clone: u32, zones: &Arc<Zones>) -> Option<Box<Self>> {
-        let size_bytes = job.strides.size_bytes;
-        job.zoned.is_on.then(|| {
+        let size_bytes = job.shape.strides.size_bytes;
+        job.shape.zoned.is_on.then(|| {
             let start_bytes = job.start_bytes(clone);
             Box::new(Self {
                 zones: Arc::clone(zones),
                 size_bytes,
-                capacity_bytes: job.zoned.capacity_bytes.unwrap_or(size_bytes),
-                open_max: job.zoned.open_max,
+                capacity_bytes: job.shape.zoned.capacity_bytes.unwrap_or(size_bytes),
+                open_max: job.shape.zoned.open_max,
                 first: start_bytes / size_bytes,
                 end: (start_bytes + job.region_bytes()) / size_bytes,
-                min_bytes: Direction::ALL.map(|direction| job.lens(direction).min_bytes()),
-                is_random: job.rw.is_random(),
-                reads_writes: job.rw.reads(),
+                min_bytes: Direction::ALL.map(|direction| job.shape.lens(direction).min_bytes()),
+                is_random: job.shape.rw.is_random(),
+                reads_writes: job.shape.rw.reads(),
                 has_written: false,
                 resets: 0,
             })
@@ -220,7 +222,10 @@ mod tests {
 
     /// Four zones of four blocks.
     fn zoned(options: &[(&str, &str)]) -> Job {
-        let mut job = Job { direct: true, size_bytes: 16 * 4096, ..Job::new("a") };
+        let mut job = Job::new("a").with(|job| {
+            job.submission.direct = true;
+            job.region.size_bytes = 16 * 4096;
+        });
         let usual = [("zonemode", "zbd"), ("zonesize", "16k"), ("rw", "randwrite")];
         usual.iter().chain(options).for_each(|(key, value)| job.set(key, value).unwrap());
         job
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn clones_share_the_zones_of_their_file() {
         let mut job = zoned(&[("rw", "write"), ("numjobs", "2"), ("filename", "x")]);
-        job.io_size_bytes = Some(8 * 4096);
+        job.region.io_size_bytes = Some(8 * 4096);
         let (_, written) = requests(job);
         assert!((0..16).all(|at| written[at].1 == at as u64 % 4), "{written:?}");
         assert_eq!(written.iter().filter(|(zone, ..)| *zone < 2).count(), 16, "the second resets");
@@ -308,7 +313,7 @@ mod tests {
             let error = zoned(options).check().unwrap_err().to_string();
             assert!(error.contains(wanted), "{options:?}: {error}");
         }
-        let mut job = Job { size_bytes: 4096, ..Job::new("a") };
+        let mut job = Job::new("a").with(|job| job.region.size_bytes = 4096);
         job.set("max_open_zones", "3").unwrap();
         assert!(job.check().unwrap_err().to_string().contains("need zonemode=zbd"));
     }

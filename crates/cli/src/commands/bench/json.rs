@@ -59,9 +59,9 @@ fn job(result: &JobResult) -> Value {
         "latency_window": result.latency.window.0 / 1000,
     });
     for (name, shares) in [
-        ("iodepth_level", result.depths.shares()),
-        ("iodepth_submit", result.submits.shares()),
-        ("iodepth_complete", result.completes.shares()),
+        ("iodepth_level", result.queueing.depths.shares()),
+        ("iodepth_submit", result.queueing.submits.shares()),
+        ("iodepth_complete", result.queueing.completes.shares()),
     ] {
         value[name] = shares
             .into_iter()
@@ -73,8 +73,8 @@ fn job(result: &JobResult) -> Value {
         value[name] = below_bounds(result, unit);
     }
     if result.goes_on {
-        value["total_err"] = result.errors.into();
-        value["first_error"] = result.first_error.unwrap_or(0).into();
+        value["total_err"] = result.errors.counted.into();
+        value["first_error"] = result.errors.first_counted.unwrap_or(0).into();
     }
     if let Some(steady) = &result.steady {
         value["steadystate"] = steady_state(steady);

@@ -79,7 +79,7 @@ pub(super) fn run(
 /// Refuses jobs that a simulated machine cannot run: its devices do not trim, and store no data.
 fn check_for_lab(job: &Job) -> Result<(), Failure> {
     let refused = match () {
-        () if job.rw.trims() => "rw trims, which no simulated device supports",
+        () if job.shape.rw.trims() => "rw trims, which no simulated device supports",
         () if job.verify.sum.is_some() => "verify needs data, which simulated devices do not store",
         () => return Ok(()),
     };

@@ -41,7 +41,12 @@ pub(super) fn run(
         }
     }
     let line = |(job, sums): (&Job, &Vec<f64>)| {
-        ResultLine::of(module, (job.iodepth, job.block_bytes), job.rw.name(), sums)
+        ResultLine::of(
+            module,
+            (job.submission.iodepth, job.shape.block_bytes),
+            job.shape.rw.name(),
+            sums,
+        )
     };
     let lines: Vec<String> =
         jobs.iter().zip(&sums).filter_map(line).map(|line| format!("{line}\n")).collect();

@@ -24,20 +24,24 @@ enum Plan {
 
 impl Plan {
     fn of(jobs: &[Job]) -> Self {
-        let by_clock = |job: &Job| job.runtime.filter(|_| job.time_based);
+        let by_clock = |job: &Job| job.end.runtime.filter(|_| job.end.time_based);
         if jobs.iter().any(|job| by_clock(job).is_none()) {
             let bytes = |job: &Job| {
-                let ios = job.number_ios.map(|ios| ios.saturating_mul(job.block_bytes));
-                let pass = ios.unwrap_or(u64::MAX).min(job.io_size_bytes.unwrap_or(job.size_bytes));
-                pass.saturating_mul(job.loops.into()).saturating_mul(job.clones().into())
+                let ios = job.end.number_ios.map(|ios| ios.saturating_mul(job.shape.block_bytes));
+                let pass = ios
+                    .unwrap_or(u64::MAX)
+                    .min(job.region.io_size_bytes.unwrap_or(job.region.size_bytes));
+                pass.saturating_mul(job.end.loops.into()).saturating_mul(job.clones.count().into())
             };
             return Self::Bytes(jobs.iter().map(bytes).fold(0, u64::saturating_add));
         }
         // Jobs between two stonewalls run side by side.
         let (mut all, mut group) = (0, 0);
         for job in jobs {
-            let time = job.start_delay.0 + job.ramp_time.0 + by_clock(job).map_or(0, |time| time.0);
-            if job.stonewall {
+            let time = job.pace.start_delay.0
+                + job.pace.ramp_time.0
+                + by_clock(job).map_or(0, |time| time.0);
+            if job.grouping.stonewall {
                 all += group;
                 group = 0;
             }

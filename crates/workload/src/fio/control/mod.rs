@@ -128,14 +128,14 @@ impl Control {
     /// `None` for a job without such rules.
     pub(super) fn of(job: &Job, common: &Common) -> Option<Box<Self>> {
         let Controls { max_latency, latency, steady, flow } = &job.controls;
-        let iodepth = if job.direct { job.iodepth } else { 0 };
+        let iodepth = if job.submission.direct { job.submission.iodepth } else { 0 };
         let control = Self {
             max_latency: *max_latency,
             search: (latency.target > Nanos(0)).then(|| DepthSearch::new(latency, iodepth.max(1))),
             flow: common
                 .flow
                 .as_ref()
-                .map(|group| Part::new(Arc::clone(group), flow, job.start_delay == Nanos(0))),
+                .map(|group| Part::new(Arc::clone(group), flow, job.pace.start_delay == Nanos(0))),
             watch: (steady.window > Nanos(0)).then(|| match &common.steady {
                 Some(group) => Watch::new(Arc::clone(group)),
                 None => Watch::new(Arc::new(steady_state::Group::new(steady))),
@@ -206,7 +206,10 @@ mod tests {
 
     /// A job of 1000 s, unless something ends it earlier.
     fn endless(options: &[(&str, &str)]) -> Job {
-        let mut job = Job { direct: true, size_bytes: 1 << 20, ..Job::new("a") };
+        let mut job = Job::new("a").with(|job| {
+            job.submission.direct = true;
+            job.region.size_bytes = 1 << 20;
+        });
         job.set("runtime", "1000").unwrap();
         job.set("time_based", "1").unwrap();
         options.iter().for_each(|(key, value)| job.set(key, value).unwrap());
@@ -222,7 +225,7 @@ mod tests {
     fn latency_target_ends_with_one_window_at_the_depth_that_keeps_it() {
         let wanted = [("iodepth", "16"), ("latency_target", "2ms"), ("latency_window", "50ms")];
         let found = result(&wanted);
-        assert_eq!((found.error, found.iodepth), (None, 16));
+        assert_eq!((found.errors.ended_by, found.iodepth), (None, 16));
         // 16 requests of 1.01 ms each, for one window; the windows at lower depths do not count.
         let ms = found.runtime.0 / 1_000_000;
         assert!((50..53).contains(&ms), "{ms}");
@@ -248,10 +251,10 @@ mod tests {
             &[("latency_target", "999us"), ("latency_window", "1s")],
         ] {
             let late = result(options);
-            assert_eq!((late.error, late.read.ios), (Some(TOO_LATE), 1), "{options:?}");
+            assert_eq!((late.errors.ended_by, late.read.ios), (Some(TOO_LATE), 1), "{options:?}");
         }
         let other = result(&[("max_latency", "2ms,1ms"), ("runtime", "1")]);
-        assert_eq!(other.error, None, "that of writes is not that of reads");
+        assert_eq!(other.errors.ended_by, None, "that of writes is not that of reads");
     }
 
     #[test]

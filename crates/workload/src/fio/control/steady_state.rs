@@ -182,7 +182,7 @@ pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> Result<Vec<Option<Arc<Gro
     let mut rules: BTreeMap<u32, SteadyRule> = BTreeMap::new();
     let of = |(job, group): (&Job, &u32)| {
         let rule = job.controls.steady;
-        if rule.window == Nanos(0) || !job.group_reporting {
+        if rule.window == Nanos(0) || !job.grouping.group_reporting {
             return Ok(None);
         }
         if *rules.entry(*group).or_insert(rule) != rule {

@@ -199,15 +199,14 @@ fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     config.topology = Topology { sockets: 1, cpus_per_socket: 4 };
     config.queue.cpus = 4;
     config.mapped.as_mut().unwrap().costs.jitter_percent = 0;
-    let job = fio::Job {
-        rw: fio::Rw::RandRead,
-        filename: Some("disk".into()),
-        size_bytes: 64 << 20,
-        direct: true,
-        runtime: Some(Nanos::from_ms(20)),
-        time_based: true,
-        ..fio::Job::new("read")
-    };
+    let job = fio::Job::new("read").with(|job| {
+        job.shape.rw = fio::Rw::RandRead;
+        job.region.filename = Some("disk".into());
+        job.region.size_bytes = 64 << 20;
+        job.submission.direct = true;
+        job.end.runtime = Some(Nanos::from_ms(20));
+        job.end.time_based = true;
+    });
     let mut fio = fio::Fio::new(vec![job]).unwrap();
     let (_, ()) = run(&config, &mut fio, ()).unwrap();
     let result = &fio.results()[0];

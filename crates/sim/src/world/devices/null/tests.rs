@@ -57,21 +57,20 @@ fn world(null: NullConfig, stacking: Option<Stacking>) -> Config {
 
 /// Four readers for 20 ms; returns the outcome, their reads, and their context switches.
 fn read(config: &Config) -> (Outcome, u64, u64) {
-    let job = Job {
-        rw: Rw::RandRead,
-        filename: Some("null".into()),
-        size_bytes: SECTORS * 512,
-        direct: true,
-        iodepth: 16,
-        numjobs: 4,
-        runtime: Some(Nanos::from_ms(20)),
-        time_based: true,
-        ..Job::new("read")
-    };
+    let job = Job::new("read").with(|job| {
+        job.shape.rw = Rw::RandRead;
+        job.region.filename = Some("null".into());
+        job.region.size_bytes = SECTORS * 512;
+        job.submission.direct = true;
+        job.submission.iodepth = 16;
+        job.clones.numjobs = 4;
+        job.end.runtime = Some(Nanos::from_ms(20));
+        job.end.time_based = true;
+    });
     let mut fio = Fio::new(vec![job]).unwrap();
     let (outcome, ()) = run(config, &mut fio, ()).unwrap();
     let result = &fio.results()[0];
-    assert_eq!(result.error, None);
+    assert_eq!(result.errors.ended_by, None);
     (outcome, result.read.ios, result.usage.voluntary + result.usage.involuntary)
 }
 
