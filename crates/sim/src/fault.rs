@@ -3,8 +3,7 @@
 //! [`Faulty`] wraps any model of a device. A separate stream of random numbers determines the fault
 //! of each command at its start, so a seed identifies all faults. A refused command
 //! (`BLK_STS_RESOURCE`) never reaches the model: the caller asks [`Faulty::refuses`] first. The
-//! content of the medium after a power cut is in [`crate::oracle::stamps`], because models keep no
-//! contents.
+//! content of the medium after a power cut is in `oracle::stamps`, because models keep no contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -13,6 +13,8 @@ pub mod fault;
 pub mod fs;
 pub mod heap;
 pub mod memory;
+#[cfg(any(test, feature = "torture"))]
 pub mod oracle;
+#[cfg(any(test, feature = "torture"))]
 pub mod torture;
 pub mod world;
