@@ -439,6 +439,8 @@ fn limits_below_32_mib_hold_only_for_clients_that_asked_for_them() {
         peer.request(&Ask::new(READ, 0, longest).bytes(Mode::Simple));
         let bytes = Ask::new(READ, 0, longest + 1).bytes(Mode::Simple);
         refused(&mut peer, &bytes, Mode::Simple, EINVAL);
+        let write = peer.request(&Ask::new(WRITE, 0, longest).bytes(Mode::Simple));
+        assert_eq!(write, plain(Command::Write, 0, longest));
     }
 }
 
