@@ -3,7 +3,7 @@
 //! ```text
 //! <start> <len> <target> <arguments>
 //! ```
-//! The targets are those of [`registry::TARGETS`](super::registry::TARGETS) and the world's.
+//! The targets are those of [`registry::TARGETS`] and the world's.
 //! Lines of several devices begin with the device's name, as `dmsetup table` without a name prints
 //! them. A device may be `/dev/mapper/<name>` of an earlier one. The last device is the one that
 //! the table maps:
