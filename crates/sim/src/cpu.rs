@@ -263,8 +263,8 @@ impl Cpus {
     }
 
     /// A new urgent thread.
-    pub fn spawn_urgent(&mut self, cpu: CpuId) -> ThreadId {
-        let thread = self.spawn(Affinity::Cpu(cpu));
+    pub fn spawn_urgent(&mut self, affinity: Affinity) -> ThreadId {
+        let thread = self.spawn(affinity);
         self.thread(thread).urgent = true;
         thread
     }

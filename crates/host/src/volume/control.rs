@@ -367,11 +367,18 @@ fn line_of(table: &Table, sector: u64) -> Result<(u16, &TableExtent), ControlErr
 /// All names of a pipeline; some presets are equal.
 fn pipeline_text(choice: &Choice) -> String {
     let Choice::Fixed(pipeline) = choice else { return "adaptive".into() };
-    let Pipeline { read, write, submit, context, split_bytes } = pipeline;
+    let Pipeline { read, write, submit, context, max_read_bytes, max_write_bytes } = pipeline;
     let same = PRESETS.iter().filter(|preset| preset.pipeline == *pipeline);
     let names: Vec<&str> = same.map(|preset| preset.name).collect();
     let names = if names.is_empty() { "by its options".into() } else { names.join(" = ") };
-    let split = split_bytes.map_or_else(String::new, |bytes| format!(", parts of {bytes} bytes"));
+    let split = match (max_read_bytes, max_write_bytes) {
+        (None, None) => String::new(),
+        (Some(read), Some(write)) if read == write => format!(", parts of {read} bytes"),
+        (read, write) => {
+            let limit = |bytes: &Option<u32>| bytes.map_or("any".into(), |bytes| bytes.to_string());
+            format!(", parts of {} (reads) and {} (writes) bytes", limit(read), limit(write))
+        }
+    };
     format!("{names}: reads {read:?}, writes {write:?}, submits {submit:?} as {context:?}{split}")
 }
 

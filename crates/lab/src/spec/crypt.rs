@@ -1,6 +1,6 @@
 //! `[crypt]`: a crypt target above the queue, its pipeline and its costs.
 
-use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline};
+use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline, PipelineFlags};
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
@@ -12,19 +12,16 @@ use crate::Error;
 
 /// Pipeline name of a variant without a crypt target.
 pub(super) const OFF: &str = "off";
+/// Name of the kernel's pipeline, which takes the options of a crypt line.
+const LINUX: &str = "linux";
 
 /// Reads the section, if present, for a machine with `cpus` CPUs.
 pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedConfig>, Error> {
     let Some(mut section) = root.section("crypt")? else { return Ok(None) };
-    let name = section.needed_text("pipeline")?;
-    let preset = pipeline::find(name);
-    if preset.is_none() && name != OFF {
-        let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
-        let what = format!("is {name:?}, but takes {OFF:?}, {names}");
-        return Err(section.wrong_key("pipeline", &what));
-    }
-    // Overrides the preset.
-    let split_kib = section.maybe_number("split_kib", 0..=1024u32)?;
+    let Selected { pipeline, high_priority } = selected(&mut section)?;
+    // They override the pipeline's.
+    let max_read_kib = section.maybe_number("max_read_kib", 0..=1024u32)?;
+    let max_write_kib = section.maybe_number("max_write_kib", 0..=1024u32)?;
     let bio_kib = section.number("bio_kib", 0..=1024, 0u32)?;
     let keeps_context = section.flag("keep_context_at_split", true)?;
     let (costs, copy_kib) = costs(&mut section)?;
@@ -33,19 +30,69 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     let below = section.choice("below", &places)?;
     let pages = pages(root, &mut section, cpus)?;
     section.finish()?;
-    Ok(preset.map(|preset| MappedConfig {
-        pipeline: Choice::Fixed(match split_kib {
-            None => preset.pipeline,
-            Some(kib) => {
-                Pipeline { split_bytes: (kib > 0).then_some(kib * 1024), ..preset.pipeline }
-            }
+    let bytes = |kib: u32| (kib > 0).then_some(kib * 1024);
+    Ok(pipeline.map(|pipeline| MappedConfig {
+        pipeline: Choice::Fixed(Pipeline {
+            max_read_bytes: max_read_kib.map_or(pipeline.max_read_bytes, bytes),
+            max_write_bytes: max_write_kib.map_or(pipeline.max_write_bytes, bytes),
+            ..pipeline
         }),
+        high_priority,
         bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
         keeps_context,
         below,
         pages,
         costs,
     }))
+}
+
+/// The pipeline of the section; `None` for a variant without a crypt target.
+struct Selected {
+    pipeline: Option<Pipeline>,
+    high_priority: bool,
+}
+
+/// Reads `pipeline`, and the options of a table line, which belong to `linux`.
+fn selected(section: &mut Section<'_>) -> Result<Selected, Error> {
+    let name = section.needed_text("pipeline")?.to_owned();
+    let options = section.texts("options")?;
+    if name == LINUX {
+        return from_options(section, &options);
+    }
+    if !options.is_empty() {
+        let what = format!("needs pipeline = {LINUX:?}; {name:?} takes no options");
+        return Err(section.wrong_key("options", &what));
+    }
+    let preset = pipeline::find(&name);
+    if preset.is_none() && name != OFF {
+        let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
+        let what = format!("is {name:?}, but takes {OFF:?}, {LINUX:?}, {names}");
+        return Err(section.wrong_key("pipeline", &what));
+    }
+    Ok(Selected { pipeline: preset.map(|preset| preset.pipeline), high_priority: false })
+}
+
+/// The kernel's pipeline with the options of a crypt line (`crypt_ctr_optional`).
+fn from_options(section: &Section<'_>, options: &[String]) -> Result<Selected, Error> {
+    let mut flags = PipelineFlags::default();
+    let mut high_priority = false;
+    for option in options {
+        match option.as_str() {
+            "same_cpu_crypt" => flags.same_cpu_crypt = true,
+            "submit_from_crypt_cpus" => flags.submit_from_crypt_cpus = true,
+            "no_read_workqueue" => flags.no_read_workqueue = true,
+            "no_write_workqueue" => flags.no_write_workqueue = true,
+            "high_priority" => high_priority = true,
+            other => {
+                let what = format!(
+                    "has {other:?}, but takes same_cpu_crypt, submit_from_crypt_cpus, \
+                     no_read_workqueue, no_write_workqueue, high_priority"
+                );
+                return Err(section.wrong_key("options", &what));
+            }
+        }
+    }
+    Ok(Selected { pipeline: Some(Pipeline::from_options(flags)), high_priority })
 }
 
 /// The page allocator and its memory (`[memory]`).

@@ -1,3 +1,6 @@
+use blockyard_engine::dm::crypt::pipeline::{Choice, Pipeline, find};
+use blockyard_engine::sq::Place;
+
 use super::*;
 use crate::builtin::{BUILTIN, TEMPLATE, load};
 
@@ -400,4 +403,32 @@ fn claim_about_many_cells_needs_a_reduction_to_one_number() {
         let said = claim(&measure).unwrap_err().to_string();
         assert!(words.iter().all(|word| said.contains(word)), "{measure}: {said}");
     }
+}
+
+#[test]
+fn options_of_a_crypt_line_change_the_kernels_pipeline_and_no_other() {
+    let of = |crypt: &str| {
+        let text = format!("{SMALL}\n[crypt]\n{crypt}\n");
+        Experiment::parse("small.toml", &text, None).and_then(|experiment| {
+            let setup = experiment.setup(&experiment.variants[0], None, &[], &[])?;
+            Ok(setup.config.mapped.expect("the variant has a crypt target"))
+        })
+    };
+    let pipeline = |crypt: &str| match of(crypt).unwrap().pipeline {
+        Choice::Fixed(pipeline) => pipeline,
+        Choice::Adaptive(_) => panic!("{crypt}: adaptive"),
+    };
+    let linux = pipeline("pipeline = \"linux\"");
+    assert_eq!(linux, find("linux-today").unwrap().pipeline);
+    let reads = "pipeline = \"linux\"\noptions = [\"no_read_workqueue\", \"high_priority\"]";
+    assert_eq!(pipeline(reads), Pipeline { read: Place::Inline, ..linux });
+    assert!(of(reads).unwrap().high_priority && !of("pipeline = \"linux\"").unwrap().high_priority);
+    let sizes = "pipeline = \"linux\"\nmax_read_kib = 0\nmax_write_kib = 64";
+    let (max_read_bytes, max_write_bytes) = (None, Some(64 << 10));
+    assert_eq!(pipeline(sizes), Pipeline { max_read_bytes, max_write_bytes, ..linux });
+    let refused = |crypt: &str| of(crypt).unwrap_err().to_string();
+    let other = refused("pipeline = \"G\"\noptions = [\"high_priority\"]");
+    assert!(other.contains("crypt.options needs pipeline = \"linux\""), "{other}");
+    let unknown = refused("pipeline = \"linux\"\noptions = [\"fast\"]");
+    assert!(unknown.contains("\"fast\", but takes same_cpu_crypt"), "{unknown}");
 }

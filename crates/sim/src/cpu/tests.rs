@@ -213,7 +213,7 @@ fn thread_that_never_sleeps_has_an_equal_share_beside_sleepers() {
 fn urgent_thread_takes_the_cpu_at_once_and_gives_it_to_nobody_else() {
     let mut cpus = cpus(1, 1);
     let (job, other) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
-    let urgent = cpus.spawn_urgent(CPU0);
+    let urgent = cpus.spawn_urgent(Affinity::Cpu(CPU0));
     cpus.wake(Nanos(0), job, CPU0, Nanos(0));
     let mut now = cpus.next_event().unwrap();
     let mut asked = Vec::new();

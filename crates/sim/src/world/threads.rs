@@ -67,8 +67,8 @@ impl<'a> Threads<'a> {
     }
 
     /// Spawns a thread that waits for work and precedes others on its CPU.
-    pub(super) fn spawn_urgent(&mut self, kind: Kind, cpu: CpuId) -> ThreadId {
-        let thread = self.cpus.spawn_urgent(cpu);
+    pub(super) fn spawn_urgent(&mut self, kind: Kind, affinity: Affinity) -> ThreadId {
+        let thread = self.cpus.spawn_urgent(affinity);
         self.put_to_sleep(kind, thread);
         thread
     }

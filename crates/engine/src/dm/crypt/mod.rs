@@ -401,7 +401,7 @@ impl Target for Crypt {
             Op::Read | Op::Write => 1 << 30,
             Op::Discard | Op::Flush => return Sector(u64::MAX),
         };
-        let split = self.spec.pipeline.split_bytes().unwrap_or(u32::MAX);
+        let split = self.spec.pipeline.max_bytes(op).unwrap_or(u32::MAX);
         Sector::holding(u64::from(bytes.min(split).max(self.spec.sector_size_bytes)))
     }
 

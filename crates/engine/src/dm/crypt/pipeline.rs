@@ -10,7 +10,7 @@
 //! The fields are those that the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one,
 //! and that the options of a table line change today. Presets are measured variants.
 
-use crate::bio::IoContext;
+use crate::bio::{IoContext, Op};
 use crate::sq::{Direction, Place};
 
 /// Order in which a thread submits the writes of a batch.
@@ -62,8 +62,10 @@ pub struct Pipeline {
     pub submit: Submit,
     /// Io-context of encrypted writes.
     pub context: Context,
-    /// Longest part of a read or a write in bytes; `None`: limited by the device only.
-    pub split_bytes: Option<u32>,
+    /// Longest part of a read in bytes (`max_read_size`); `None`: limited by the device only.
+    pub max_read_bytes: Option<u32>,
+    /// Longest part of a write in bytes (`max_write_size`); `None`: limited by the device only.
+    pub max_write_bytes: Option<u32>,
 }
 
 /// A named pipeline.
@@ -86,13 +88,15 @@ const BOUND: Pipeline = Pipeline {
     write: Place::SameCpu,
     submit: Submit::WhereEncrypted,
     context: Context::Task,
-    split_bytes: None,
+    max_read_bytes: None,
+    max_write_bytes: None,
 };
 const UNBOUND: Pipeline = Pipeline { read: Place::Unbound, write: Place::Unbound, ..BOUND };
 const OFFLOADED: Pipeline = Pipeline { submit: Submit::Thread(Order::Fifo), ..UNBOUND };
 const SORTED: Pipeline = Pipeline { submit: Submit::Thread(Order::Sorted), ..UNBOUND };
 /// The kernel splits requests since 6.11, so that several CPUs share a large one.
-const TODAY: Pipeline = Pipeline { split_bytes: Some(128 << 10), ..SORTED };
+const TODAY: Pipeline =
+    Pipeline { max_read_bytes: Some(128 << 10), max_write_bytes: Some(128 << 10), ..SORTED };
 const INLINE: Pipeline = Pipeline { read: Place::Inline, write: Place::Inline, ..BOUND };
 
 /// The measured pipelines.
@@ -281,15 +285,22 @@ impl Choice {
             (false, Place::Inline) if queues || !facts.is_cut() => Submit::WhereEncrypted,
             (false, _) => Submit::Thread(Order::Fifo),
         };
-        let (context, split_bytes) = (Context::Submitter, self.split_bytes());
-        Pipeline { read: place, write: place, submit, context, split_bytes }
+        Pipeline {
+            read: place,
+            write: place,
+            submit,
+            context: Context::Submitter,
+            max_read_bytes: self.max_bytes(Op::Read),
+            max_write_bytes: self.max_bytes(Op::Write),
+        }
     }
 
-    /// Longest part, if limited.
+    /// Longest part of a bio, if limited.
     #[must_use]
-    pub fn split_bytes(&self) -> Option<u32> {
+    pub fn max_bytes(&self, op: Op) -> Option<u32> {
         match self {
-            Self::Fixed(pipeline) => pipeline.split_bytes,
+            Self::Fixed(pipeline) if op == Op::Read => pipeline.max_read_bytes,
+            Self::Fixed(pipeline) => pipeline.max_write_bytes,
             Self::Adaptive(Adaptive { fan_out_min_bytes, .. }) => {
                 fan_out_min_bytes.map(|least| FANNED_OUT_MAX * least)
             }

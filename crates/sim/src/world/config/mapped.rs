@@ -11,6 +11,8 @@ use crate::memory::MemoryConfig;
 pub struct MappedConfig {
     /// Placement of the cipher, and submitter.
     pub pipeline: Choice,
+    /// Workers and writing thread have a nice value of -20 (`high_priority`).
+    pub high_priority: bool,
     /// Bios are split to this length before the target, like by the loop target of 2013, which maps
     /// blocks of a file system. `None`: not split.
     pub bio_sectors: Option<u32>,

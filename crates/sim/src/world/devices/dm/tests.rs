@@ -99,6 +99,7 @@ fn config(preset: &str, elevator: &str, below: Below) -> Config {
         pipeline: Choice::Fixed(pipeline::find(preset).unwrap().pipeline),
         bio_sectors: Some(8),
         keeps_context: true,
+        high_priority: false,
         below,
         pages: None,
         costs: costs(),
@@ -284,4 +285,20 @@ fn writes_wait_for_a_request_and_go_on() {
     config.queue.nr_requests = 4;
     let outcome = outcome(&config, MIXED);
     assert!(outcome.causes.queue.parked > 100, "{:?}", outcome.causes.queue);
+}
+
+/// A worker with a nice value of -20 runs as soon as it is woken, in place of the submitter.
+#[test]
+fn worker_of_high_priority_preempts_the_submitter() {
+    let switches = |high_priority| {
+        let mut config = config("E", "none", Below::Memory { ns_per_kib: 50 });
+        config.topology = Topology { sockets: 1, cpus_per_socket: 1 };
+        config.queue.cpus = 1;
+        config.mapped.as_mut().unwrap().high_priority = high_priority;
+        let load = Load { jobs: 1, each: 40, depth: 8, kib: 4, reads_percent: 0 };
+        outcome(&config, load).causes.switches
+    };
+    let (fair, high) = (switches(false), switches(true));
+    // Eight writes are submitted before the first is encrypted, or each is encrypted at once.
+    assert!(high > 2 * fair, "{high} and {fair} switches");
 }

@@ -36,11 +36,19 @@ impl Mapped {
         let workers: Vec<(PoolId, Affinity)> =
             self.pools.workers(place(Place::Unbound), place(Place::SameCpu)).collect();
         for (pool, affinity) in workers {
-            let worker = threads.spawn_asleep(Kind::Worker(pool), affinity);
+            let worker = self.spawn_one(threads, Kind::Worker(pool), affinity);
             self.pools.sleep(pool, worker);
         }
         if some(&choice, |pipeline| matches!(pipeline.submit, Submit::Thread(_))) {
-            self.writer = Some(threads.spawn_asleep(Kind::Writer, Affinity::Any));
+            self.writer = Some(self.spawn_one(threads, Kind::Writer, Affinity::Any));
+        }
+    }
+
+    fn spawn_one(&self, threads: &mut Threads<'_>, kind: Kind, affinity: Affinity) -> ThreadId {
+        if self.config.high_priority {
+            threads.spawn_urgent(kind, affinity)
+        } else {
+            threads.spawn_asleep(kind, affinity)
         }
     }
 }

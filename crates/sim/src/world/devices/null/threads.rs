@@ -16,7 +16,7 @@ impl Null {
     pub(in crate::world) fn spawn(&mut self, machine: &mut Machine<'_>) {
         for cpu in (0..machine.config.topology.cpus()).map(CpuId) {
             // kblockd has WQ_HIGHPRI.
-            let worker = machine.threads.spawn_urgent(Kind::Kblockd(cpu), cpu);
+            let worker = machine.threads.spawn_urgent(Kind::Kblockd(cpu), Affinity::Cpu(cpu));
             self.workers.of(cpu).thread = Some(worker);
             let softirq = machine.threads.spawn_asleep(Kind::Softirq(cpu), Affinity::Cpu(cpu));
             self.softirqs[usize::from(cpu.0)].thread = Some(softirq);
