@@ -26,7 +26,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,8 @@ const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
 const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
 /// Iterations of the digest without a benchmark; it protects a random key.
 const DIGEST_ITERATIONS_MIN: u32 = 1000;
+/// Durations of a derivation: none protects nothing, and a longer one has no use.
+const PBKDF_TARGET_MS: RangeInclusive<u64> = 1..=600_000;
 /// Bytes of one read in the search for data.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -89,7 +91,7 @@ pub struct FormatOptions {
     pub hash: String,
     /// Key derivation function of the keyslot.
     pub pbkdf: Pbkdf,
-    /// Duration of one derivation on this machine, in milliseconds.
+    /// Duration of one derivation on this machine, in milliseconds: 1 to 600 000.
     pub pbkdf_target_ms: u64,
     /// Limit of argon2's memory. `None`: 1 GiB, and at most half of the machine's.
     pub pbkdf_memory_kib: Option<u32>,
@@ -333,6 +335,9 @@ impl FormatOptions {
     }
 
     fn cost(&self, hash: HashAlgorithm) -> Result<format::Pbkdf, FormatError> {
+        if !PBKDF_TARGET_MS.contains(&self.pbkdf_target_ms) {
+            return Err(wrong("pbkdf_target_ms", &"it is none of 1 to 600000"));
+        }
         let variant = match self.pbkdf {
             Pbkdf::Argon2id => Argon2Variant::Id,
             Pbkdf::Argon2i => Argon2Variant::I,
@@ -616,6 +621,23 @@ mod tests {
         assert_eq!(default_sector_size((1 << 30) + 100, None), 512);
         assert_eq!(default_sector_size(1 << 30, Some(512)), 512);
         assert_eq!(default_sector_size(1 << 30, Some(1 << 20)), 4096);
+    }
+
+    #[test]
+    fn derivations_that_protect_nothing_or_never_end_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pbkdf_target_ms, is_valid) in
+            [(0, false), (1, true), (600_000, true), (600_001, false), (u64::MAX, false)]
+        {
+            let options = FormatOptions {
+                size_bytes: Some(32 << 20),
+                pbkdf: Pbkdf::Pbkdf2,
+                pbkdf_target_ms,
+                ..FormatOptions::default()
+            };
+            let opened = options.open(dir.path().join("disk"));
+            assert_eq!(opened.is_ok(), is_valid, "{pbkdf_target_ms}");
+        }
     }
 
     #[test]

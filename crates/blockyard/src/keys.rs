@@ -183,8 +183,8 @@ impl KeyFile {
         collect(&opened, self.offset_bytes, self.length()?, false)
     }
 
-    /// Reads the key, at most `len_bytes_max` bytes unless [`KeyFile::len_bytes`] is set: the
-    /// source may be endless, such as `/dev/urandom` or a disk.
+    /// Reads the key, at most `len_bytes_max` bytes and 8 MiB unless [`KeyFile::len_bytes`] is set:
+    /// the source may be endless, such as `/dev/urandom` or a disk.
     ///
     /// # Errors
     /// See [`KeyFile::read`].
@@ -192,7 +192,8 @@ impl KeyFile {
         if self.len_bytes.is_some() {
             return self.read();
         }
-        collect(&self.open()?, self.offset_bytes, Length::AtMost(len_bytes_max), false)
+        let length = Length::AtMost(len_bytes_max.min(KEY_LEN_MAX_BYTES));
+        collect(&self.open()?, self.offset_bytes, length, false)
     }
 
     /// Reads a passphrase up to its newline. Later bytes stay in the source for other readers.
@@ -495,6 +496,7 @@ mod tests {
     fn source_without_an_end_is_read_as_far_as_the_key_needs() {
         let file = KeyFile::from(PathBuf::from("/dev/urandom"));
         assert_eq!(file.read_at_most(64).unwrap().len(), 64);
+        assert_eq!(file.read_at_most(usize::MAX).unwrap().len(), KEY_LEN_MAX_BYTES);
     }
 
     #[test]

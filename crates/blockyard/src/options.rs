@@ -259,6 +259,11 @@ impl Options {
         Ok((locked, key))
     }
 
+    /// The settings of the engine.
+    pub(crate) fn engine(&self) -> &VolumeOptions {
+        &self.volume
+    }
+
     pub(crate) fn is_table(&self) -> bool {
         matches!(self.format, Format::Table(_))
     }

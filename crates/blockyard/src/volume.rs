@@ -246,7 +246,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// The reader fails or has too much data, or the volume fails. The copied part remains.
+    /// The volume is read-only or fails, or the reader fails or has too much data. The copied part
+    /// remains.
     pub fn copy_in(
         &self,
         from: &mut dyn Read,

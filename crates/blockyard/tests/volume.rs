@@ -155,6 +155,18 @@ fn volume_refuses_what_its_options_forbid() {
     assert_eq!(kept, [1; 100], "a sector that is discarded in part keeps its bytes");
 }
 
+/// Memory can always be written: only the volume's own check protects it.
+#[test]
+fn nothing_is_copied_into_a_read_only_volume() {
+    let table = blockyard::SecretBytes::copy_of(b"0 2048 ram");
+    let volume = Volume::options().table_text(table).read_only(true).open("memory").unwrap();
+    let refused = volume.copy_in(&mut &[1; 4096][..], &mut |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    let mut data = [7; 4096];
+    volume.read_exact_at(&mut data, 0).unwrap();
+    assert_eq!(data, [0; 4096]);
+}
+
 #[test]
 fn cursor_reads_writes_and_seeks() {
     let dir = tempfile::tempdir().unwrap();

@@ -53,13 +53,16 @@ pub fn dump(
 /// bytes done. Data past the end of `from` stays unchanged.
 ///
 /// # Errors
-/// `from` cannot be read or is too long, or the volume cannot be written. Data copied before the
-/// error stays.
+/// The volume is read-only or cannot be written, or `from` cannot be read or is too long. Data
+/// copied before the error stays.
 pub fn load(
     volume: &Arc<Volume>,
     from: &mut dyn Read,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Error> {
+    if volume.read_only() {
+        return Err(Error::Copy("the volume is read-only".into()));
+    }
     let mut copy = Copy::new(volume)?;
     let size = volume.size_bytes();
     let sector = u64::from(volume.sector_size_bytes());

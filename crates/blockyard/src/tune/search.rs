@@ -105,9 +105,10 @@ pub fn search<P: Space>(
                 is_cut_short = true;
                 continue;
             }
-            seed += 1;
+            seed = seed.wrapping_add(1);
             let others = space.others(axis, &best);
-            let rules = Rules { rounds_max: rules.rounds_max * AXIS_ROUNDS_PERCENT / 100, seed };
+            let rounds_max = rules.rounds_max.saturating_mul(AXIS_ROUNDS_PERCENT) / 100;
+            let rules = Rules { rounds_max, seed };
             let Some(step) = step(space, Some(axis), &best, others, rules)? else {
                 continue;
             };
@@ -123,7 +124,7 @@ pub fn search<P: Space>(
             others.push(rival.clone());
         }
     }
-    let rules = Rules { seed: seed + 1, ..rules };
+    let rules = Rules { seed: seed.wrapping_add(1), ..rules };
     space.begins(true);
     let last = match step(space, None, default, others, rules)? {
         Some(last) => last,
@@ -251,6 +252,14 @@ mod tests {
         let mut hill = Hill { measured: Cell::new(0), measured_max: usize::MAX };
         let found = search(&mut hill, &(0, 0), &[(6, 0), (0, 7)], RULES, &mut |_| ()).unwrap();
         assert_eq!(found.last.candidates, [(0, 0), (4, 5), (0, 7)]);
+    }
+
+    #[test]
+    fn greatest_rules_do_not_panic() {
+        let mut hill = Hill { measured: Cell::new(0), measured_max: 200 };
+        let rules = Rules { rounds_max: usize::MAX, seed: u64::MAX };
+        let found = search(&mut hill, &(0, 0), &[], rules, &mut |_| ()).unwrap();
+        assert!(!found.comparisons.is_empty());
     }
 
     #[test]

@@ -20,6 +20,10 @@ use crate::{Error, Options, PipelineChoice, Scheduling, Volume, VolumeKey};
 
 /// The rest of the time is for the last comparison, which decides.
 const AXES_PERCENT: u32 = 70;
+/// A longer search is one without an end.
+const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// A slice of nothing would never become longer.
+const SLICE_MIN: Duration = Duration::from_millis(1);
 const QUEUE_DEPTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
 const MAX_SECTORS: [u32; 7] = [64, 128, 256, 512, 1024, 2560, 8192];
 
@@ -93,7 +97,8 @@ impl Settings {
         pipelines().into_iter().map(|pipeline| Self { pipeline, ..self.clone() }).collect()
     }
 
-    fn options_of_volume(&self, read_only: bool) -> crate::Settings {
+    /// `base` has the settings that are not searched, such as the program's own targets.
+    fn options_of_volume(&self, base: &crate::Settings, read_only: bool) -> crate::Settings {
         let default = Scheduling::default();
         crate::Settings {
             read_only,
@@ -106,7 +111,7 @@ impl Settings {
                 queue_depth: self.queue_depth,
                 max_sectors: self.max_sectors.unwrap_or(default.max_sectors),
             },
-            ..crate::Settings::default()
+            ..base.clone()
         }
     }
 }
@@ -138,13 +143,13 @@ impl Source {
     }
 
     /// Unlocks a volume, with [`Options::key`]. Its other options are those of every measurement,
-    /// but for the settings of the engine, which are searched.
+    /// except the [`Settings`], which are searched.
     ///
     /// # Errors
     /// As [`Options::open`].
     pub fn unlock(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let path = path.as_ref();
-        let settings = crate::Settings { read_only: true, ..crate::Settings::default() };
+        let settings = crate::Settings { read_only: true, ..options.engine().clone() };
         let mut options = options.settings(settings);
         let (_, key) = options.unlock(path)?;
         Ok(Self::new(path, options, key))
@@ -155,7 +160,8 @@ impl Source {
     /// # Errors
     /// As [`Options::open`].
     pub fn open(&self, settings: &Settings, read_only: bool) -> Result<Volume, Error> {
-        let options = self.options.clone().settings(settings.options_of_volume(read_only));
+        let engine = settings.options_of_volume(self.options.engine(), read_only);
+        let options = self.options.clone().settings(engine);
         options.read(&self.path)?.start(self.key.clone())
     }
 
@@ -171,9 +177,9 @@ impl Source {
 /// How long a search takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Length of a measurement at first; it becomes longer if few requests end in it.
+    /// Length of a measurement at first, 1 ms or more. It becomes longer if few requests end in it.
     pub slice: Duration,
-    /// Comparisons do not start after so long.
+    /// Comparisons do not start after so long; a year at most.
     pub time: Duration,
 }
 
@@ -205,14 +211,15 @@ impl Tuner {
     #[must_use]
     pub fn new(source: Source, workload: Workload, goal: Goal, limits: Limits) -> Self {
         let (kind, read_only) = (source.kind(), !workload.writes());
-        let now = Instant::now();
-        let (axes_until, until) = (now + limits.time * AXES_PERCENT / 100, now + limits.time);
+        let (now, time) = (Instant::now(), limits.time.min(TIME_MAX));
+        let (axes_until, until) = (now + time * AXES_PERCENT / 100, now + time);
+        let slice = limits.slice.max(SLICE_MIN);
         Self {
             source,
             kind,
             workload,
             goal,
-            slice: Nanos(u64::try_from(limits.slice.as_nanos()).unwrap_or(u64::MAX)),
+            slice: Nanos(u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX)),
             read_only,
             axes_until,
             until,
@@ -364,6 +371,9 @@ fn tunables(spec: &ElevatorSpec, base: &Settings) -> Vec<Settings> {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_engine::dm::registry::TargetType;
+    use blockyard_engine::dm::zero::ZeroSpec;
+
     use super::super::jobs;
     use super::*;
 
@@ -398,6 +408,27 @@ mod tests {
             let score = tuned.measure(&Settings::default(), 0).unwrap();
             assert!(goal.value(score).is_finite() && goal.value(score) > 0.0, "{goal:?}");
         }
+    }
+
+    #[test]
+    fn limits_without_sense_neither_panic_nor_hang() {
+        let (tuned, file) = tuned(Goal::Iops);
+        let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
+        let limits = Limits { slice: Duration::ZERO, time: Duration::MAX };
+        let tuned = Tuner::new(source, tuned.workload, Goal::Iops, limits);
+        assert_eq!(tuned.measurement(), Measurement::Time { slice: SLICE_MIN });
+        assert!(tuned.goes_on());
+    }
+
+    #[test]
+    fn measured_volume_has_the_options_that_are_not_searched() {
+        static OWN: TargetType =
+            TargetType { name: "own", arguments: "", parse: |_, _| Ok(Arc::new(ZeroSpec)) };
+        let text = crate::SecretBytes::copy_of(b"0 2048 own");
+        let options = Options::default().target(&OWN).table_text(text).minimum_block(2048);
+        let source = Source::unlock("own", options).unwrap();
+        let volume = source.open(&Settings::default(), true).unwrap();
+        assert_eq!((volume.len(), volume.minimum_block()), (1 << 20, 2048));
     }
 
     /// The first read is in the uncounted part of a slice, the second comes 0.4 s later.
