@@ -365,8 +365,10 @@ fn exports_that_the_protocol_cannot_describe_are_refused() {
     assert!(wrong(|e| e.description = "a".repeat(4097)).contains("description"));
     assert!(wrong(|e| e.block_min_bytes = 0).contains("block sizes"));
     assert!(wrong(|e| e.block_min_bytes = 3).contains("block sizes"));
-    assert!(wrong(|e| e.block_min_bytes = 1 << 17).contains("block sizes"));
+    let too_large = wrong(|e| (e.block_min_bytes, e.block_preferred_bytes) = (1 << 17, 1 << 17));
+    assert!(too_large.contains("block sizes"));
     assert!(wrong(|e| e.block_preferred_bytes = 256).contains("block sizes"));
+    assert!(wrong(|e| e.block_preferred_bytes = 6000).contains("block sizes"));
     assert!(wrong(|e| e.block_max_bytes = 2048).contains("block sizes"));
     assert!(wrong(|e| e.size_bytes = 1 << 63).contains("size"));
     assert!(wrong(|e| (e.block_min_bytes, e.size_bytes) = (512, 1000)).contains("size"));

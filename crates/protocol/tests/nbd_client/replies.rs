@@ -83,6 +83,25 @@ fn error_among_chunks_fails_the_request_when_it_is_over() {
 }
 
 #[test]
+fn error_of_the_server_keeps_its_meaning() {
+    let errors = [
+        (1, Errno::Perm),
+        (5, Errno::Io),
+        (12, Errno::NoMem),
+        (22, Errno::Inval),
+        (28, Errno::NoSpc),
+        (75, Errno::Overflow),
+        (95, Errno::NotSup),
+    ];
+    let mut client = opened(ReplyMode::Structured);
+    for (code, errno) in errors {
+        let (cookie, sent) = client.submit(Request::FLUSH);
+        client.feed(&sent.error(true, code, b""));
+        assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(errno) }]);
+    }
+}
+
+#[test]
 fn error_that_is_unknown_counts_as_invalid() {
     let mut client = opened(ReplyMode::Structured);
     let (cookie, sent) = client.submit(Request::FLUSH);
