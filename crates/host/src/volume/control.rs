@@ -296,7 +296,9 @@ impl Volume {
                 if let Order::Message(to, text) = order
                     && to == number
                 {
-                    shard.message(Nanos(0), 0, &text).expect("kept messages are valid");
+                    // Each was valid alone. One that is not after the others has no effect, as on
+                    // the shards.
+                    let _ = shard.message(Nanos(0), 0, &text);
                 }
             }
             infos.extend(shard.status(0).map(|status| status.info));
