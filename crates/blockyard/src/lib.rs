@@ -42,7 +42,7 @@
 //!    headers.
 //!
 //! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
-//! into the program.
+//! into the program, except out of [`client::Client`], whose methods list their panics.
 //!
 //! # Effects on the process
 //!
@@ -51,6 +51,8 @@
 //! - Files in memory (tmpfs) are mapped. The library's SIGBUS handler turns a truncated file into
 //!   an error. It replaces a handler of the program; any other SIGBUS ends the process.
 //! - Threads of the library block all signals except SIGBUS and SIGSEGV.
+//! - The library prints messages for the operator on standard error, each with `blockyard: ` in
+//!   front: a failed device or flush, a lost connection to an NBD server, a refused client.
 //!
 //! [`harden`] does more, for a dedicated program: no core dumps, no `ptrace` by the same user, and
 //! an error in place of SIGXFSZ.
@@ -89,6 +91,7 @@ pub use blockyard_crypt::luks2::Copy as HeaderCopy;
 pub use blockyard_crypt::plain::PlainOptions;
 pub use blockyard_crypt::secret::SecretBytes;
 pub use blockyard_engine::dm::line::MappedDevice;
+pub use blockyard_engine::elevator::ElevatorSpec;
 pub use blockyard_host::file::Kind as BackingKind;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::{StopSignal, harden};
@@ -115,6 +118,7 @@ pub mod target {
     pub use blockyard_engine::dm::{Leg, Mapped, Part, Target, TargetCx, words};
     pub use blockyard_engine::slab::Slab;
     pub use blockyard_engine::sq::{DevId, Owner, Sqe, SqeOp, Token};
+    pub use blockyard_engine::time::Nanos;
 }
 
 pub use control::{Control, ControlError};

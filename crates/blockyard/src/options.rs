@@ -29,6 +29,11 @@ use crate::error::contained;
 use crate::keys::read_secret;
 use crate::{Error, Key, Volume};
 
+/// Limit of the worker threads for ciphers.
+const THREADS_MAX: usize = 1024;
+/// Limit of the minimum block: the longest encryption sector.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
 /// Versions of LUKS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LuksVersion {
@@ -118,7 +123,8 @@ impl Options {
         self
     }
 
-    /// Uses the data of the file or device without encryption.
+    /// Uses the data of the file or device without encryption. Bytes after the last whole sector of
+    /// 512 bytes are left out.
     #[must_use]
     pub fn raw(mut self) -> Self {
         self.format = Format::Raw;
@@ -189,7 +195,8 @@ impl Options {
         self
     }
 
-    /// Number of worker threads for ciphers. The default depends on the cipher's speed.
+    /// Number of worker threads for ciphers, at most 1024. The default depends on the speed of the
+    /// cipher.
     #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.volume.worker_threads = Some(threads);
@@ -211,6 +218,7 @@ impl Options {
     }
 
     /// The request queues and elevators of the devices below.
+    /// [`ElevatorSpec::parse`](crate::ElevatorSpec::parse) reads an elevator's name and tunables.
     #[must_use]
     pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
         self.volume.scheduling = scheduling;
@@ -225,7 +233,7 @@ impl Options {
         self
     }
 
-    /// Minimum block in bytes for NBD clients.
+    /// Minimum block in bytes for NBD clients, a power of two from 1 to 4096.
     #[must_use]
     pub fn minimum_block(mut self, bytes: u32) -> Self {
         self.volume.minimum_block_bytes = Some(bytes);
@@ -310,6 +318,17 @@ impl Options {
         }
         if self.header_copy.is_some() && !self.volume.read_only {
             let problem = "`header_copy` needs `read_only`";
+            return Err(Error::options(path, problem));
+        }
+        if let Some(threads) = self.volume.worker_threads.filter(|threads| *threads > THREADS_MAX) {
+            let problem = format!("`worker_threads`: {threads} is more than {THREADS_MAX}");
+            return Err(Error::options(path, problem));
+        }
+        let is_block = |bytes: &u32| bytes.is_power_of_two() && *bytes <= BLOCK_BYTES_MAX;
+        if let Some(bytes) = self.volume.minimum_block_bytes.filter(|bytes| !is_block(bytes)) {
+            let problem = format!(
+                "`minimum_block_bytes`: {bytes} is no power of two from 1 to {BLOCK_BYTES_MAX}"
+            );
             return Err(Error::options(path, problem));
         }
         Ok(())

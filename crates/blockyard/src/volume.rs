@@ -92,7 +92,7 @@ impl Volume {
         self.shared.host.sector_size_bytes()
     }
 
-    /// One-line description: the format, the cipher and the file below.
+    /// One-line description: the length, and the cipher with the sizes of its key and sectors.
     #[must_use]
     pub fn describe(&self) -> &str {
         self.shared.host.describe()

@@ -215,7 +215,7 @@ fn wrong_key_may_be_followed_by_another_try() {
 }
 
 #[test]
-fn options_that_exclude_each_other_are_named() {
+fn wrong_options_and_those_that_exclude_each_other_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = unpacked(dir.path(), "img/l2-small.img.xz");
     let mistakes = [
@@ -223,6 +223,10 @@ fn options_that_exclude_each_other_are_named() {
         (Volume::options().key(key()).luks(LuksVersion::Luks1), "not Luks1"),
         (Volume::options().key(key()).header_copy(blockyard::HeaderCopy::Primary), "`read_only`"),
         (options(512).keyslot(1), "`keyslot`"),
+        (options(512).workers(1025), "`worker_threads`"),
+        (options(512).minimum_block(0), "`minimum_block_bytes`"),
+        (options(512).minimum_block(3), "`minimum_block_bytes`"),
+        (options(512).minimum_block(8192), "`minimum_block_bytes`"),
     ];
     for (options, problem) in mistakes {
         let error = options.open(&path).unwrap_err().to_string();

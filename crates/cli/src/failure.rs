@@ -253,6 +253,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`len_bytes`", "--keyfile-size"),
     ("`memory_kib_max`", "--max-kdf-memory"),
     ("`metadata_len_bytes`", "--luks2-metadata-size"),
+    ("`minimum_block_bytes`", "--minimum-block"),
     ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),
     ("`pbkdf`", "--pbkdf"),

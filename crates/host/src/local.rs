@@ -19,6 +19,9 @@ use crate::volume::Volume;
 /// Size of all buffers of a client; untouched memory costs nothing.
 const BUFFER_BYTES: usize = 64 << 20;
 
+/// Limit of one wait, so that the time of its end is valid.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Bounce slots of a client: 4 MiB in flight to an encrypted disk.
 const BOUNCE_SLOTS: usize = 64;
 
@@ -182,7 +185,8 @@ impl Client {
     /// read, changed and written; other writes to it wait.
     ///
     /// # Panics
-    /// The part is not inside one sector, or the volume is read-only.
+    /// The part is not inside one sector of the volume, `len_bytes` is not the length of `bytes`,
+    /// or the volume is read-only.
     pub fn submit_part(&mut self, part: Part<'_>, others: &mut dyn Bytes) {
         let slot = self.take_slot(0, others);
         while !self.driver.can_patch() {
@@ -230,8 +234,8 @@ impl Client {
         out.extend(self.ended.drain(..));
     }
 
-    /// Waits until a request has ended, or until the limit; moves all ended requests to the end of
-    /// `out`.
+    /// Waits until a request has ended, or until the limit, at most a year; moves all ended
+    /// requests to the end of `out`.
     pub fn wait_for(&mut self, limit: Duration, out: &mut impl Extend<Done>) {
         self.wait_bytes_for(limit, out, &mut AnyBytes);
     }
@@ -243,7 +247,7 @@ impl Client {
         out: &mut impl Extend<Done>,
         bytes: &mut dyn Bytes,
     ) {
-        let until = Instant::now() + limit;
+        let until = Instant::now() + limit.min(WAIT_MAX);
         self.driver.go_on();
         self.driver.poll();
         self.collect(bytes);
@@ -368,6 +372,31 @@ mod tests {
         client.wait(at_least, &mut done);
         done.sort_unstable_by_key(|done| done.user);
         done
+    }
+
+    #[test]
+    fn endless_limit_of_a_wait_is_no_overflow() {
+        let mut client = client("noop", 1 << 20);
+        client.submit(request(Op::Read, 1));
+        let mut done = Vec::new();
+        client.wait_for(Duration::MAX, &mut done);
+        assert_eq!(done.len(), 1);
+    }
+
+    #[test]
+    fn requests_longer_than_any_volume_are_refused() {
+        let file = DeviceFile::in_memory(1 << 20).unwrap();
+        let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+        let volume = Arc::new(Volume::from_file(file, &options).unwrap());
+        for _ in 0..2 {
+            let mut client = Client::new(&volume, Priority::default()).unwrap();
+            for user in 0..2 {
+                let (offset_bytes, len_bytes) = (0, u64::MAX - 511);
+                client.submit(Request { offset_bytes, len_bytes, ..request(Op::Discard, user) });
+            }
+            let done = wait(&mut client, 2);
+            assert!(done.iter().all(|done| done.status == BlkStatus::Invalid));
+        }
     }
 
     #[test]

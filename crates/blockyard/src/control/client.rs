@@ -16,7 +16,8 @@ const REPLY_BYTES_MAX: u64 = 16 << 20;
 
 /// A running server, through its control socket.
 ///
-/// `export` names a volume; it may be empty if the server has one volume only.
+/// `export` names a volume; it may be empty if the server has one volume only. A call waits for the
+/// server's reply without a limit.
 ///
 /// ```no_run
 /// let status = blockyard::Control::at("home.ctl").status()?;
@@ -110,13 +111,15 @@ impl Control {
         Ok(resumed.loss)
     }
 
-    /// Sends a message to the multipath line at a sector of the volume.
+    /// Sends a message to the line at a sector of the volume, whose target has a control path:
+    /// multipath, or a target of the program.
     ///
     /// # Errors
     /// The server does not answer or refuses.
     pub fn message(&self, export: &str, sector: u64, words: &[&str]) -> Result<(), ControlError> {
-        if words.iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
-            let problem = "the words of a message have no blanks";
+        let is_wrong = |word: &&str| word.is_empty() || word.contains(char::is_whitespace);
+        if words.is_empty() || words.iter().any(is_wrong) {
+            let problem = "a message has one word at least, and its words have no blanks";
             return Err(ControlError::Field { field: "words", problem });
         }
         let (count, text) = (words.len(), words.join(" "));
@@ -226,5 +229,14 @@ mod tests {
         assert_eq!(line, "trace-start 0 replace 4 /a b my disk\n");
         assert!(trace_line("", &to("/a\nb")).is_err());
         assert!(trace_line("my\ndisk", &to("/a b")).is_err());
+    }
+
+    #[test]
+    fn message_without_words_is_not_sent() {
+        let server = Control::at("/nonexistent/control");
+        for words in [&[][..], &[""], &["fail_path", "a b"]] {
+            let refused = server.message("", 0, words).unwrap_err();
+            assert!(matches!(refused, ControlError::Field { field: "words", .. }), "{refused}");
+        }
     }
 }

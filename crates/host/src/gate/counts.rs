@@ -34,7 +34,8 @@ impl Counts {
             (&mut self.others, other.others),
         ] {
             tally.parts += more.parts;
-            tally.bytes += more.bytes;
+            // A refused bio may be longer than any volume.
+            tally.bytes = tally.bytes.saturating_add(more.bytes);
         }
         self.flushes += other.flushes;
         self.errors.add(other.errors);
@@ -55,7 +56,7 @@ impl Counts {
             }
         };
         tally.parts += 1;
-        tally.bytes += bio.len.bytes();
+        tally.bytes = tally.bytes.saturating_add(bio.len.bytes());
     }
 
     pub(super) const WORDS: usize = 20;
