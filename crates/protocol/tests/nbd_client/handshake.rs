@@ -187,6 +187,8 @@ fn refusal_is_told_with_the_words_of_the_server() {
             b"use -o tls",
             "requires TLS, which this client does not speak; it says: use",
         ),
+        (0x8000_0004, b"", "its platform does not support it"),
+        (0x8000_0008, b"", "it requires clients that respect its block sizes"),
         (0x8000_0abc, b"", "error 0x80000abc"),
     ] {
         let answers = [greeting(), option_reply(GO, error, text)];
