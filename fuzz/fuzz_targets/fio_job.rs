@@ -11,11 +11,13 @@ fuzz_target!(|text: &str| {
         Ok(file) => {
             assert!(!file.jobs.is_empty());
             for job in &file.jobs {
-                assert!(job.offset_bytes.saturating_add(job.size_bytes) <= DEVICE_BYTES);
+                assert!(
+                    job.region.offset_bytes.saturating_add(job.region.size_bytes) <= DEVICE_BYTES
+                );
             }
             // Thousands of clones would be memory of the workload, not of the parser.
-            let clones = file.jobs.iter().map(|job| u64::from(job.clones())).sum::<u64>();
-            if clones <= 64 && file.jobs.iter().all(|job| job.iodepth <= 64) {
+            let clones = file.jobs.iter().map(|job| u64::from(job.clones.count())).sum::<u64>();
+            if clones <= 64 && file.jobs.iter().all(|job| job.submission.iodepth <= 64) {
                 match Fio::new(file.jobs) {
                     Ok(fio) => {
                         assert!(fio.file_lens_bytes().iter().all(|len| *len <= DEVICE_BYTES));
