@@ -137,6 +137,12 @@ impl Driver {
         self.submit_with(bio, false);
     }
 
+    /// Whether the volume takes this operation: a read-only volume takes no changes. The front end
+    /// asks, because the engine and memory would accept them.
+    pub(crate) fn permits(&self, op: Op) -> bool {
+        self.claims.is_some() || matches!(op, Op::Read | Op::Flush)
+    }
+
     /// Sets the priority of later bios.
     pub(crate) fn set_priority(&mut self, priority: Priority) {
         self.submitter.set_priority(priority);

@@ -134,8 +134,8 @@ impl Client {
 
     /// Starts a request. It goes to the device at once; if nothing else is in flight, with the next
     /// call, because a lone synchronous request is one blocking system call. It ends in
-    /// [`Client::wait`], or immediately if it has partial sectors or exceeds 64 MiB. Blocks while
-    /// all buffers are in use.
+    /// [`Client::wait`]. It ends immediately with [`BlkStatus::Invalid`] if it has partial sectors,
+    /// exceeds 64 MiB, or would change a read-only volume. Blocks while all buffers are in use.
     pub fn submit(&mut self, request: Request) {
         self.submit_all(request, Marks::default(), &mut AnyBytes);
     }
@@ -156,8 +156,9 @@ impl Client {
         let is_whole = offset_bytes.is_multiple_of(512) && len_bytes.is_multiple_of(512);
         let buffer_bytes = if has_data { len_bytes } else { 0 };
         let len = usize::try_from(buffer_bytes).ok();
-        let Some(len) = len.filter(|len| *len <= BUFFER_BYTES && is_whole) else {
-            return self.ended.push(Done { user, status: BlkStatus::Invalid });
+        let is_valid = is_whole && self.driver.permits(op);
+        let Some(len) = len.filter(|len| *len <= BUFFER_BYTES && is_valid) else {
+            return self.refuse(user);
         };
         let slot = self.take_slot(len, bytes);
         if op == Op::Write {
@@ -182,12 +183,15 @@ impl Client {
     }
 
     /// Starts a change of a part of one sector: `len_bytes` of `bytes`, or zeroes. The sector is
-    /// read, changed and written; other writes to it wait.
-    ///
-    /// # Panics
-    /// The part is not inside one sector of the volume, `len_bytes` is not the length of `bytes`,
-    /// or the volume is read-only.
+    /// read, changed and written; other writes to it wait. The change ends immediately with
+    /// [`BlkStatus::Invalid`] if the part is empty or not inside one sector of the volume, if
+    /// `len_bytes` is not the length of `bytes`, or on a read-only volume.
     pub fn submit_part(&mut self, part: Part<'_>, others: &mut dyn Bytes) {
+        let has_len = part.bytes.is_none_or(|bytes| bytes.len() == part.len_bytes);
+        let is_inside = self.driver.is_in_sector(part.offset_bytes, part.len_bytes);
+        if !(has_len && is_inside && self.driver.permits(Op::Write)) {
+            return self.refuse(part.user);
+        }
         let slot = self.take_slot(0, others);
         while !self.driver.can_patch() {
             self.driver.wait();
@@ -269,6 +273,10 @@ impl Client {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight + self.ended.len()
+    }
+
+    fn refuse(&mut self, user: u64) {
+        self.ended.push(Done { user, status: BlkStatus::Invalid });
     }
 
     fn collect(&mut self, bytes: &mut dyn Bytes) {
@@ -584,6 +592,55 @@ mod tests {
                 panic!("{bad:?}");
             };
         }
+    }
+
+    #[test]
+    fn parts_outside_of_one_sector_are_refused_and_the_next_part_is_written() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let mut client = encrypted(file.path(), 0);
+        let bytes = [7; 16];
+        let good = Part { user: 1, offset_bytes: 520, len_bytes: 16, bytes: Some(&bytes) };
+        for bad in [
+            Part { offset_bytes: u64::MAX, ..good },
+            Part { offset_bytes: u64::MAX, len_bytes: 1, bytes: None, ..good },
+            Part { offset_bytes: 8 << 20, ..good },
+            Part { offset_bytes: 1020, ..good },
+            Part { len_bytes: usize::MAX, bytes: None, ..good },
+            Part { len_bytes: 0, bytes: None, ..good },
+            Part { len_bytes: 15, ..good },
+        ] {
+            client.submit_part(bad, &mut AnyBytes);
+            assert_eq!(wait(&mut client, 1), [Done { user: 1, status: BlkStatus::Invalid }]);
+        }
+        client.submit_part(good, &mut AnyBytes);
+        assert_eq!(wait(&mut client, 1), [Done { user: 1, status: BlkStatus::Ok }]);
+    }
+
+    /// Memory can always be written: only the client's own check protects it.
+    #[test]
+    fn client_of_a_read_only_volume_refuses_every_change() {
+        let options = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+        let table = SecretBytes::copy_of(b"0 2048 ram");
+        let volume = Arc::new(Volume::from_table(&table, &options).unwrap());
+        let mut client = Client::new(&volume, Priority::default()).unwrap();
+        let mut known = Known(0x5a, Vec::new());
+        client.submit(request(Op::Write, 1));
+        client.submit_marked(request(Op::Write, 2), Marks { fua: true, preflush: true });
+        client.submit_bytes(request(Op::Write, 3), &mut known);
+        client.submit(request(Op::Discard, 4));
+        client.submit(request(Op::WriteZeroes, 5));
+        let part = Part { user: 6, offset_bytes: 9, len_bytes: 9, bytes: None };
+        client.submit_part(part, &mut known);
+        let refused = (1..7).map(|user| Done { user, status: BlkStatus::Invalid });
+        assert!(wait(&mut client, 6).into_iter().eq(refused));
+        client.submit(Request { offset_bytes: 0, len_bytes: 0, ..request(Op::Flush, 7) });
+        (1..6).for_each(|user| client.submit_bytes(request(Op::Read, user), &mut known));
+        let mut done = Vec::new();
+        client.wait_bytes(6, &mut done, &mut known);
+        assert!(done.iter().all(|done| done.status == BlkStatus::Ok));
+        assert!(known.1.iter().all(|(_, bytes)| bytes[..] == [0; 4096]), "nothing was written");
+        assert_eq!(known.1.len(), 5);
     }
 
     /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.

@@ -104,7 +104,7 @@ impl Target {
 /// thread may watch the tally meanwhile.
 ///
 /// # Errors
-/// A call of the program fails.
+/// A call of the program fails, as each write to a read-only volume does.
 pub fn run<P: Program>(volume: &Volume, program: &mut P, tally: &Tally) -> Result<(), Error> {
     contained(|| run_phases(volume, &Files::whole(volume), program, tally).map(|_| ()))
 }

@@ -66,6 +66,8 @@ pub(super) struct Files {
     pub(super) regions: Vec<Region>,
     /// [`Call::Layout`](blockyard_workload::program::Call::Layout) writes the file.
     pub(super) lays_out: bool,
+    /// Calls that change a file fail.
+    pub(super) read_only: bool,
 }
 
 /// A target in use.
@@ -85,7 +87,7 @@ impl Target {
                 let table = null_table(args, *is_stacked, needed_bytes.div_ceil(512));
                 let settings = self.settings();
                 // Nothing is stored.
-                let files = Files { regions, lays_out: false };
+                let files = Files { regions, lays_out: false, read_only: false };
                 return Ok(Opened {
                     volume: of_table(&table, &settings)?,
                     files,
@@ -112,7 +114,7 @@ impl Target {
             None => host::Volume::from_file(file, &settings)?,
             Some(_) => host::Volume::from_crypt(file, &any_key()?, &settings)?,
         };
-        let files = Files { regions, lays_out: true };
+        let files = Files { regions, lays_out: true, read_only: false };
         Ok(Opened { volume: Volume::new(volume), files, _claim: claim })
     }
 
@@ -156,7 +158,7 @@ impl Files {
     /// A volume as the program's only file.
     pub(super) fn whole(volume: &Volume) -> Self {
         let regions = vec![Region { start_bytes: 0, len_bytes: volume.len() }];
-        Self { regions, lays_out: false }
+        Self { regions, lays_out: false, read_only: volume.is_read_only() }
     }
 }
 

@@ -36,6 +36,7 @@ const LAYOUT_BYTES: u64 = 1 << 20;
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
 const EOPNOTSUPP: i32 = 95;
 
 /// A failed call.
@@ -221,6 +222,11 @@ impl Worker<'_> {
         Request { user: u64::MAX, op, offset_bytes, len_bytes, sync: false }
     }
 
+    fn check_permitted(&self, op: Op) -> Result<(), i32> {
+        let is_permitted = !self.files.read_only || matches!(op, Op::Read | Op::Flush);
+        if is_permitted { Ok(()) } else { Err(EROFS) }
+    }
+
     /// Executes a buffered call on the touched pages.
     fn transfer(
         &mut self,
@@ -232,6 +238,7 @@ impl Worker<'_> {
         if len_bytes == 0 {
             return Ok(());
         }
+        self.check_permitted(op)?;
         let place = self.place(file, at, len_bytes)?;
         let first = place - place % PAGE_BYTES;
         let end = (place + len_bytes).next_multiple_of(PAGE_BYTES);
@@ -270,6 +277,7 @@ impl Worker<'_> {
     ) -> Result<(Request, Marks), i32> {
         let place = self.place(file, offset_bytes, len_bytes)?;
         if let DirectOp::Bio { op, sync, fua, preflush } = op {
+            self.check_permitted(op)?;
             let request = Request { user: id.into(), op, offset_bytes: place, len_bytes, sync };
             return Ok((request, Marks { fua, preflush }));
         }
@@ -280,6 +288,7 @@ impl Worker<'_> {
             DirectOp::Discard => (Op::Discard, place, true),
             DirectOp::Bio { .. } => unreachable!("handled above"),
         };
+        self.check_permitted(op)?;
         let request = Request { user: id.into(), op, offset_bytes, len_bytes, sync };
         Ok((request, Marks::default()))
     }

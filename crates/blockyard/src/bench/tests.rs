@@ -76,6 +76,26 @@ fn replay_goes_on_where_bios_fail_and_counts_them() {
     assert_eq!((first.op, first.offset_bytes, first.error), ("write", 524_288, 5));
 }
 
+/// Memory can always be written: only a check of ours protects it.
+#[test]
+fn workload_that_writes_to_a_read_only_volume_fails_and_changes_nothing() {
+    let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let volume = target::of_table("0 2048 ram", &settings).unwrap();
+    for direct in [false, true] {
+        let job = Job::new("writes").with(|job| {
+            job.shape.rw = Rw::Write;
+            job.submission.direct = direct;
+            job.region.size_bytes = 64 << 10;
+        });
+        let mut fio = Fio::new(vec![job]).unwrap();
+        let error = run(&volume, &mut fio, &Tally::default()).unwrap_err().to_string();
+        assert!(error.contains("Read-only file system"), "{error}");
+    }
+    let mut data = [7; 64 << 10];
+    volume.read_exact_at(&mut data, 0).unwrap();
+    assert!(data.iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn fio_jobs_add_up_on_memory_and_on_a_file() {
     let dir = dir_on_disk();

@@ -96,8 +96,19 @@ impl Patches {
         self.free.len() == PATCHES_MAX
     }
 
+    /// Whether a range has bytes, all of one sector of the volume.
+    fn is_in_sector(&self, offset_bytes: u64, len_bytes: usize) -> bool {
+        let end = u64::try_from(len_bytes).ok().and_then(|len| offset_bytes.checked_add(len));
+        end.filter(|end| *end > offset_bytes && *end <= self.size_bytes)
+            .is_some_and(|end| offset_bytes / self.sector_bytes == (end - 1) / self.sector_bytes)
+    }
+
     /// Takes a slot and copies the client's bytes; returns the number of the slot.
     fn begin(&mut self, patch: &Patch<'_>) -> u32 {
+        assert!(
+            self.is_in_sector(patch.offset_bytes, patch.len_bytes),
+            "the front end has checked"
+        );
         let number = self.free.pop().expect("the front end has asked whether there is room");
         let start = patch.offset_bytes / self.sector_bytes * self.sector_bytes;
         // The last sector of a volume may be cut off.
@@ -159,10 +170,16 @@ impl Driver {
         self.patches.free.len() >= PATCHES_OF_REQUEST
     }
 
+    /// Whether a range has bytes, all of one sector of the volume.
+    pub(crate) fn is_in_sector(&self, offset_bytes: u64, len_bytes: usize) -> bool {
+        self.patches.is_in_sector(offset_bytes, len_bytes)
+    }
+
     /// Accepts a change of a part of a sector. It ends like a bio.
     ///
     /// # Panics
-    /// Without room ([`Driver::can_patch`]), or on a read-only volume.
+    /// Without room ([`Driver::can_patch`]), on a read-only volume ([`Driver::permits`]), or if the
+    /// part is not in one sector ([`Driver::is_in_sector`]).
     pub(crate) fn patch(&mut self, patch: &Patch<'_>) {
         let number = self.patches.begin(patch);
         let bio = self.patches.at(number).bio;
