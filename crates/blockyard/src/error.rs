@@ -90,12 +90,13 @@ pub enum Error {
         /// Problem.
         problem: String,
     },
-    /// A workload would overwrite data, and [`Target::may_destroy`](crate::bench::Target) is
-    /// false.
+    /// A workload would overwrite data, and `may_destroy` of the
+    /// [`Target`](crate::bench::Target::may_destroy) or the
+    /// [`Source`](crate::tune::Source::may_destroy) is false.
     #[error("{path}: has data that the workload would overwrite; `may_destroy` is false",
             path = .path.display())]
     WouldOverwrite {
-        /// File or block device.
+        /// File, block device or volume.
         path: PathBuf,
     },
     /// A block device is in use.

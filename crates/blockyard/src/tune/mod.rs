@@ -14,7 +14,7 @@
 //! let jobs = tune::jobs("rw=randread bs=4k", 1 << 20)?;
 //! let limits = Limits { time: Duration::from_millis(100), slice: Duration::from_millis(10) };
 //! let default = Settings::default();
-//! let mut tuner = Tuner::new(source, Workload::Jobs(jobs), Goal::Iops, limits);
+//! let mut tuner = Tuner::new(source, Workload::Jobs(jobs), Goal::Iops, limits)?;
 //! tuner.fit_slice(&default)?;
 //! let found = tune::search(&mut tuner, &default, &[], Rules::default(), &mut |comparison| {
 //!     println!("{:?}: {:?}", comparison.axis, comparison.candidates);

@@ -133,13 +133,21 @@ pub struct Source {
     path: PathBuf,
     options: Options,
     key: VolumeKey,
+    may_destroy: bool,
 }
 
 impl Source {
     /// A volume whose key is known: the key is that of [`Locked::unlock`](crate::Locked::unlock).
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, options: Options, key: VolumeKey) -> Self {
-        Self { path: path.into(), options, key }
+        Self { path: path.into(), options, key, may_destroy: false }
+    }
+
+    /// Permits a [`Tuner`] to overwrite the volume's data; the default is false.
+    #[must_use]
+    pub fn may_destroy(mut self, may_destroy: bool) -> Self {
+        self.may_destroy = may_destroy;
+        self
     }
 
     /// Unlocks a volume, with [`Options::key`]. Its other options are those of every measurement,
@@ -208,13 +216,24 @@ pub struct Tuner {
 
 impl Tuner {
     /// A search of a volume's settings. Its time begins now.
-    #[must_use]
-    pub fn new(source: Source, workload: Workload, goal: Goal, limits: Limits) -> Self {
-        let (kind, read_only) = (source.kind(), !workload.writes());
+    ///
+    /// # Errors
+    /// [`Error::WouldOverwrite`] if the workload writes, unless [`Source::may_destroy`] permits it.
+    pub fn new(
+        source: Source,
+        workload: Workload,
+        goal: Goal,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let read_only = !workload.writes();
+        if !read_only && !source.may_destroy {
+            return Err(Error::WouldOverwrite { path: source.path });
+        }
+        let kind = source.kind();
         let (now, time) = (Instant::now(), limits.time.min(TIME_MAX));
         let (axes_until, until) = (now + time * AXES_PERCENT / 100, now + time);
         let slice = limits.slice.max(SLICE_MIN);
-        Self {
+        Ok(Self {
             source,
             kind,
             workload,
@@ -225,7 +244,7 @@ impl Tuner {
             until,
             comparison_until: until,
             open: Vec::new(),
-        }
+        })
     }
 
     /// Makes measurements long enough for the workload.
@@ -389,7 +408,7 @@ mod tests {
         let slice = Duration::from_nanos(slice.0);
         let limits = Limits { slice, time: Duration::from_secs(60) };
         let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
-        (Tuner::new(source, Workload::Jobs(jobs), goal, limits), file)
+        (Tuner::new(source, Workload::Jobs(jobs), goal, limits).unwrap(), file)
     }
 
     #[test]
@@ -415,9 +434,26 @@ mod tests {
         let (tuned, file) = tuned(Goal::Iops);
         let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
         let limits = Limits { slice: Duration::ZERO, time: Duration::MAX };
-        let tuned = Tuner::new(source, tuned.workload, Goal::Iops, limits);
+        let tuned = Tuner::new(source, tuned.workload, Goal::Iops, limits).unwrap();
         assert_eq!(tuned.measurement(), Measurement::Time { slice: SLICE_MIN });
         assert!(tuned.goes_on());
+    }
+
+    #[test]
+    fn writing_workload_needs_permission_to_destroy() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; 1 << 20]).unwrap();
+        let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
+        let writes = || Workload::Jobs(jobs("rw=randwrite bs=4k", 1 << 20).unwrap());
+        let limits = Limits { slice: Duration::from_millis(50), ..Limits::default() };
+        let refused = Tuner::new(source, writes(), Goal::Iops, limits).unwrap_err();
+        assert!(matches!(refused, Error::WouldOverwrite { .. }) && refused.is_busy());
+        assert!(refused.to_string().contains("`may_destroy`"), "{refused}");
+        assert_eq!(std::fs::read(file.path()).unwrap(), vec![7; 1 << 20]);
+        let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
+        let source = source.may_destroy(true);
+        let mut tuner = Tuner::new(source, writes(), Goal::Iops, limits).unwrap();
+        assert!(tuner.measure(&Settings::default(), 0).unwrap() > 0.0);
     }
 
     #[test]

@@ -171,7 +171,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let goal = Goal::from(args.goal);
     let limits =
         Limits { slice: Duration::from_millis(args.slice), time: Duration::from_secs(args.time) };
-    let mut tuner = Tuner::new(source, workload, goal, limits);
+    let mut tuner = Tuner::new(source.may_destroy(args.destroy), workload, goal, limits)?;
     tuner.fit_slice(&default)?;
     let slice = ("each measurement", settings::measurement(tuner.measurement()));
     for (key, value) in conditions.iter().chain([&slice]) {
