@@ -291,10 +291,8 @@ impl FormatOptions {
 
     fn open_files(&self, path: &Path) -> Result<Unformatted, Error> {
         let mut options = self.header_options()?;
+        self.check_header(path)?;
         let mut created = Created::default();
-        if self.header.as_ref().is_some_and(|header| is_same_file(header, path)) {
-            return Err(FormatError::HeaderIsVolume.into());
-        }
         self.ensure_file(path, &mut created)?;
         let data = DeviceFile::open(path, Access::ReadWrite, false)?;
         let data_len_bytes = self.len_with(&data)?;
@@ -314,6 +312,18 @@ impl FormatOptions {
             .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
         let lock = device.lock_header()?;
         Ok(Unformatted { created, device, data, data_len_bytes, options, lock })
+    }
+
+    /// Refuses a header path that is empty or names the volume, which may be missing yet.
+    fn check_header(&self, path: &Path) -> Result<(), FormatError> {
+        let Some(header) = &self.header else { return Ok(()) };
+        if header.as_os_str().is_empty() {
+            return Err(wrong("header", &"the path is empty"));
+        }
+        match is_same_file(header, path) || is_same_new_file(header, path) {
+            true => Err(FormatError::HeaderIsVolume),
+            false => Ok(()),
+        }
     }
 
     fn header_options(&self) -> Result<HeaderOptions, FormatError> {
@@ -533,6 +543,16 @@ fn create(path: &Path, size_bytes: u64, created: &mut Created) -> Result<(), For
     file.set_len(size_bytes).and_then(|()| sync_created(&file, path)).map_err(failed)
 }
 
+/// True if two names of missing files lead to one file.
+fn is_same_new_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = path.parent()?;
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        Some((folder.canonicalize().ok()?, path.file_name()?.to_owned()))
+    };
+    place(one).is_some_and(|one| Some(one) == place(other))
+}
+
 /// The default sector size by cryptsetup's rule. Unless an offset is given, the data start at a
 /// whole MiB.
 fn default_sector_size(device_len_bytes: u64, data_offset_bytes: Option<u64>) -> u32 {
@@ -621,6 +641,24 @@ mod tests {
         assert_eq!(default_sector_size((1 << 30) + 100, None), 512);
         assert_eq!(default_sector_size(1 << 30, Some(512)), 512);
         assert_eq!(default_sector_size(1 << 30, Some(1 << 20)), 4096);
+    }
+
+    #[test]
+    fn header_that_is_empty_or_the_new_volume_is_refused_before_a_file_is_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        let with = |header: PathBuf| {
+            let options = FormatOptions { size_bytes: Some(32 << 20), ..FormatOptions::default() };
+            let refused = FormatOptions { header: Some(header), ..options }.open(&path);
+            assert!(!path.exists());
+            refused.unwrap_err()
+        };
+        for same in [path.clone(), dir.path().join("link/disk"), dir.path().join("./disk")] {
+            let error = with(same);
+            assert!(matches!(error, Error::Format(FormatError::HeaderIsVolume)), "{error}");
+        }
+        assert!(with(PathBuf::new()).to_string().starts_with("`header`: the path is empty"));
     }
 
     #[test]
