@@ -64,6 +64,8 @@ pub struct Options {
     header: Option<PathBuf>,
     header_copy: Option<luks2::Copy>,
     unlock: UnlockOptions,
+    /// Beside those of `volume`, so that [`Options::settings`] keeps them.
+    targets: Vec<&'static TargetType>,
     volume: VolumeOptions,
 }
 
@@ -75,6 +77,7 @@ impl Default for Options {
             header: None,
             header_copy: None,
             unlock: UnlockOptions::default(),
+            targets: Vec::new(),
             volume: VolumeOptions::default(),
         }
     }
@@ -119,7 +122,7 @@ impl Options {
     /// Adds a target of the program for lines of a table, under its own name.
     #[must_use]
     pub fn target(mut self, target: &'static TargetType) -> Self {
-        self.volume.targets.push(target);
+        self.targets.push(target);
         self
     }
 
@@ -131,7 +134,8 @@ impl Options {
         self
     }
 
-    /// Sets all settings of the engine at once.
+    /// Sets all settings of the engine at once, in place of those from earlier calls. The targets
+    /// of [`Options::target`] remain, in any order of the calls.
     #[must_use]
     pub fn settings(mut self, settings: VolumeOptions) -> Self {
         self.volume = settings;
@@ -306,10 +310,15 @@ impl Options {
             Format::Table(None) => LockedKind::Table(read_secret(&path, "table")?),
             Format::Raw => LockedKind::Raw(open()?),
         };
-        Ok(Locked { path, kind, volume: self.volume })
+        let mut volume = self.volume;
+        volume.targets.extend(self.targets);
+        Ok(Locked { path, kind, volume })
     }
 
     fn check(&self, path: &Path) -> Result<(), Error> {
+        if self.header.as_ref().is_some_and(|header| header.as_os_str().is_empty()) {
+            return Err(Error::options(path, "`header`: the path is empty"));
+        }
         let of_luks =
             self.header.is_some() || self.header_copy.is_some() || self.unlock.keyslot.is_some();
         if of_luks && !matches!(self.format, Format::Luks(_)) {
@@ -428,7 +437,7 @@ impl Locked {
     }
 
     fn key_is_missing(&self) -> Error {
-        Error::options(&self.path, "a key is needed")
+        Error::options(&self.path, "the volume is encrypted, and `key` is missing")
     }
 
     /// Derives the key of the volume. Takes seconds; may be repeated with another key.
@@ -469,7 +478,10 @@ impl Locked {
             (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
             (LockedKind::Plain(file, _), Some(params)) => (file, params),
             (LockedKind::Luks(_) | LockedKind::Plain(..), None) => {
-                return Err(Error::options(&self.path, "a key is needed"));
+                return Err(Error::options(
+                    &self.path,
+                    "the volume is encrypted, and `key` is missing",
+                ));
             }
             (LockedKind::Raw(file), _) => {
                 return Ok(Volume::new(host::Volume::from_file(file, &self.volume)?));
@@ -497,3 +509,28 @@ impl Luks {
 /// The key of a volume, derived by [`Locked::unlock`]. It is wiped when it is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeKey(Option<CryptParams>);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use blockyard_engine::dm::zero::ZeroSpec;
+
+    use super::*;
+
+    #[test]
+    fn settings_keep_targets_of_the_program_in_any_order_of_the_calls() {
+        static OWN: TargetType =
+            TargetType { name: "own", arguments: "", parse: |_, _| Ok(Arc::new(ZeroSpec)) };
+        let text = SecretBytes::copy_of(b"0 2048 own");
+        let settings = VolumeOptions { minimum_block_bytes: Some(2048), ..Default::default() };
+        let options = || Options::default().table_text(text.clone());
+        for options in [
+            options().target(&OWN).settings(settings.clone()),
+            options().settings(settings.clone()).target(&OWN),
+        ] {
+            let volume = options.open("own").unwrap();
+            assert_eq!((volume.len(), volume.minimum_block()), (1 << 20, 2048));
+        }
+    }
+}

@@ -53,6 +53,22 @@ enum Door {
     MetricsTcp(SocketAddr),
 }
 
+impl Door {
+    fn check(&self) -> Result<(), Error> {
+        let (field, path) = match self {
+            Self::Unix(path) => ("unix", path),
+            Self::Control(path) => ("control", path),
+            Self::MetricsUnix(path) => ("metrics_unix", path),
+            Self::Tcp(_) | Self::Descriptor(_) | Self::MetricsTcp(_) => return Ok(()),
+        };
+        if path.as_os_str().is_empty() {
+            let problem = format!("`{field}`: the path is empty");
+            return Err(Error::options(Path::new("server"), problem));
+        }
+        Ok(())
+    }
+}
+
 impl Server {
     /// A server without exports.
     #[must_use]
@@ -148,8 +164,8 @@ impl Server {
     /// Listens. Clients that connect wait until the server runs.
     ///
     /// # Errors
-    /// There is no export, two exports have one name, a socket cannot be created, or
-    /// `max_connections` is out of range.
+    /// There is no export or no socket, two exports have one name, a name is too long, a socket
+    /// cannot be created, or `max_connections` is out of range.
     pub fn listen(self) -> Result<Listening, Error> {
         let max = self.options.max_connections;
         if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.exports.is_empty() {
@@ -161,6 +177,12 @@ impl Server {
             );
             return Err(Error::options(Path::new("server"), problem));
         }
+        if self.doors.is_empty() {
+            let problem = "a server needs a socket: `unix`, `tcp`, `descriptor`, `control`, \
+                           `metrics_unix` or `metrics_tcp`";
+            return Err(Error::options(Path::new("server"), problem));
+        }
+        self.doors.iter().try_for_each(Door::check)?;
         let named = self.exports.iter().map(|export| (export.name.as_str(), &export.volume));
         let devices = Arc::new(Devices::new(named, max, self.in_use));
         let served = self.exports.into_iter().map(|Export { name, volume, priority }| {

@@ -219,7 +219,8 @@ fn wrong_options_and_those_that_exclude_each_other_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = unpacked(dir.path(), "img/l2-small.img.xz");
     let mistakes = [
-        (Volume::options(), "a key is needed"),
+        (Volume::options(), "`key`"),
+        (Volume::options().key(key()).header(""), "`header`: the path is empty"),
         (Volume::options().key(key()).luks(LuksVersion::Luks1), "not Luks1"),
         (Volume::options().key(key()).header_copy(blockyard::HeaderCopy::Primary), "`read_only`"),
         (options(512).keyslot(1), "`keyslot`"),
@@ -297,8 +298,30 @@ fn server_without_an_export_or_with_no_place_for_clients_is_refused() {
     for server in [Server::new(), Server::new().export("", &volume).max_connections(0)] {
         assert!(server.start().unwrap_err().to_string().contains("`max_connections`"));
     }
-    let twice = Server::new().export("a", &volume).export("a", &volume);
-    assert!(twice.start().unwrap_err().to_string().contains("two exports have this name"));
+    let named = |name: &str| Server::new().export(name, &volume).unix(dir.path().join("nbd"));
+    let problem = |server: Server| server.start().unwrap_err().to_string();
+    let twice = named("a").export("a", &volume);
+    assert!(problem(twice).contains("two exports have this name"));
+    let long = problem(named(&"ä".repeat(2049)));
+    assert!(long.contains("at most 4096 bytes") && long.len() < 300, "{long}");
+}
+
+#[test]
+fn server_without_a_socket_or_with_an_empty_path_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = plain(dir.path(), 512, 8192);
+    let server = || Server::new().export("", &volume);
+    let good = || server().unix(dir.path().join("nbd"));
+    for (server, field) in [
+        (server(), "needs a socket: `unix`"),
+        (server().unix(""), "`unix`: the path is empty"),
+        (good().control(""), "`control`: the path is empty"),
+        (good().metrics_unix(""), "`metrics_unix`: the path is empty"),
+    ] {
+        let problem = server.start().unwrap_err().to_string();
+        assert!(problem.contains(field), "{problem}");
+    }
+    good().start().unwrap().stop().unwrap();
 }
 
 #[test]

@@ -59,6 +59,8 @@ const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_SHARE: u64 = 4;
 /// Their limit per TCP address: a client with 16 connections, four times.
 const HANDSHAKES_OF_ONE_PEER_MAX: usize = 64;
+/// Length of an export's name in an error.
+const NAME_SHOWN_CHARS: usize = 64;
 /// Pause of accepting after the system had no descriptor, unless one becomes free earlier: ten
 /// attempts a second cost nothing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -159,7 +161,7 @@ impl Server {
             // Not with one connection: a client that opens more would wait for itself.
             let multi_conn = options.max_connections > 1;
             let export = Export { multi_conn, ..export(name, volume) };
-            let problem = |problem: String| Error::volume(Path::new(name), problem);
+            let problem = |problem: String| Error::volume(Path::new(&shortened(name)), problem);
             export.check().map_err(|error| problem(error.to_string()))?;
             if offered.iter().any(|other| other.name == *name) {
                 return Err(problem("two exports have this name; give each its own".into()));
@@ -434,6 +436,14 @@ impl Server {
         }
         self.connections.shut_down();
         self.connections.join();
+    }
+}
+
+/// A name for an error: the start of a long one.
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(NAME_SHOWN_CHARS) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
     }
 }
 
