@@ -19,7 +19,9 @@ use blockyard_engine::dm::registry::{
     Arguments, DeviceNeed, Keys, LineRange, Needs, Opened, TargetType, Use,
 };
 use blockyard_engine::dm::table::TargetSpec;
-use blockyard_engine::dm::words::{announced, number, sector_size, write_announced};
+use blockyard_engine::dm::words::{
+    announced, may_be_key, number, sector_size, shown, write_announced,
+};
 
 /// Greatest number of a key's digits. The longest keys are those of lmk: 65 of 32 bytes, 4160
 /// digits.
@@ -102,6 +104,9 @@ fn parse_crypt(args: &[&str], line: LineRange) -> Result<CryptArguments, String>
     let [cipher, key, iv_offset, device, offset, options @ ..] = args else {
         return Err(CRYPT.takes());
     };
+    if may_be_key(cipher) {
+        return Err(format!("the cipher's word may be a key; {}", CRYPT.takes()));
+    }
     let mut params = CryptParams {
         cipher: (*cipher).into(),
         key: parse_key(key)?,
@@ -134,11 +139,12 @@ fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), Strin
                 }
                 Some(("integrity" | "integrity_key_size", _)) => {
                     return Err(format!(
-                        "option `{option}` is not supported: authenticated encryption needs the \
-                         kernel's dm-integrity below it"
+                        "option `{}` is not supported: authenticated encryption needs the \
+                         kernel's dm-integrity below it",
+                        shown(option)
                     ));
                 }
-                _ => return Err(format!("option `{option}` is unknown")),
+                _ => return Err(format!("option `{}` is unknown", shown(option))),
             },
         }
     }

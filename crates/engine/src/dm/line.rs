@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::registry::{self, Arguments, Keys, LineRange, Needs, TARGETS, TargetType};
-use super::words::{number, shown};
+use super::words::{may_be_key, number, shown};
 use crate::bio::Sector;
 
 /// Greatest number of lines of a table.
@@ -227,7 +227,16 @@ fn parse_line(text: &str, own: &[&'static TargetType]) -> Result<Line, String> {
     }
     let target = registry::named(target, own).ok_or_else(|| unknown(target, own))?;
     let arguments = (target.parse)(args, LineRange { start, len })?;
-    Ok(Line { start, len, target, arguments })
+    let line = Line { start, len, target, arguments };
+    // Later errors name the devices.
+    if line.needs().paths().any(|path| may_be_key(path) && !path.contains('/')) {
+        return Err(
+            "the device's word may be a key; the name of a file like that needs a folder, as \
+                    in `./0123456789abcdef`"
+                .into(),
+        );
+    }
+    Ok(line)
 }
 
 fn unknown(name: &str, own: &[&'static TargetType]) -> String {

@@ -107,7 +107,10 @@ impl Target for Striped {
 fn parse(args: &[&str], len: u64) -> Result<StripedSpec<String>, String> {
     let [count, chunk, legs @ ..] = args else { return Err(STRIPED.takes()) };
     let (count, chunk) = (number(count, "number of devices")?, number(chunk, "chunk size")?);
-    if count == 0 || legs.len() as u64 != count.saturating_mul(2) {
+    if count == 0 {
+        return Err("it announces 0 devices; the line needs one at least".into());
+    }
+    if legs.len() as u64 != count.saturating_mul(2) {
         return Err(format!(
             "it announces {count} devices, but {} words follow; each device is `<device> <start>`",
             legs.len()

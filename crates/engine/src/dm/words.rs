@@ -8,6 +8,10 @@ use core::fmt;
 use super::Leg;
 use crate::bio::Sector;
 
+/// Hex digits in succession that may be a key: 64 bits. The shortest key of a cipher has 32 digits,
+/// and a mistyped one is in two runs. The longest run in a UUID has 12.
+const KEY_DIGITS_MIN: usize = 16;
+
 /// Parses a number; `what` names it in the error.
 ///
 /// # Errors
@@ -77,8 +81,42 @@ pub fn none(args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Untrusted text for an error: short, and without control characters.
+/// Untrusted text for an error: short, without control characters, and never a key
+/// ([`may_be_key`]).
 #[must_use]
 pub fn shown(text: &str) -> String {
+    if may_be_key(text) {
+        return "(hidden, it may be a key)".into();
+    }
     text.chars().take(32).flat_map(char::escape_default).collect()
+}
+
+/// Whether a word may be key material in a wrong place: it has [`KEY_DIGITS_MIN`] hex digits in
+/// succession, or the colons of a key in the kernel's keyring, `:<size>:<type>:<description>`. A
+/// path may have as many colons.
+#[must_use]
+pub fn may_be_key(text: &str) -> bool {
+    let mut runs = text.split(|c: char| !c.is_ascii_hexdigit());
+    let is_path = text.contains('/') && !text.starts_with(':');
+    let is_in_keyring = text.matches(':').count() >= 3 && !is_path;
+    is_in_keyring || runs.any(|run| run.len() >= KEY_DIGITS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_may_be_keys_are_not_shown() {
+        for key in ["0123456789abcdef", "zz00112233445566FFx", ":32:logon:a/b", "x::32:user:a"] {
+            assert!(may_be_key(key) && !shown(key).contains(key), "{key}");
+        }
+        let uuid = "/dev/disk/by-uuid/0f7c2a9e-1b7d-4c2e-9a55-30f1c2d3e4f5";
+        for word in
+            ["0123456789abcde", "aes-xts-plain64", "/a:b:c:d", "capi:xts(aes)-plain64", uuid]
+        {
+            assert!(!may_be_key(word), "{word}");
+        }
+        assert_eq!(shown("a\nb"), "a\\nb");
+    }
 }

@@ -55,6 +55,33 @@ fn bad_key_is_refused_without_being_shown() {
     }
 }
 
+#[test]
+fn key_in_a_wrong_word_is_not_shown() {
+    let digits = "00112233445566778899aabbccddeeff".repeat(2);
+    for key in [&*digits, ":32:logon:cryptsetup:secret"] {
+        for text in [
+            format!("0 8 crypt {key} - 0 /a 0"),
+            format!("0 8 crypt aes-xts-plain64 00 {key} /a 0"),
+            format!("0 8 crypt aes-xts-plain64 - 0 {key} 0"),
+            format!("0 8 crypt aes-xts-plain64 00 0 /a {key}"),
+            format!("0 8 crypt aes-xts-plain64 00 0 /a 0 {key}"),
+            format!("0 8 crypt aes-xts-plain64 00 0 /a 0 1 {key}"),
+            format!("0 8 crypt aes-xts-plain64 00 0 /a 0 1 integrity:{key}"),
+            format!("{key} 8 linear /a 0"),
+            format!("0 {key} linear /a 0"),
+            format!("0 8 {key} /a 0"),
+            format!("0 8 linear {key} 0"),
+            format!("0 8 linear /a {key}"),
+            format!("0 8 striped 1 8 {key} 0"),
+            format!("{key}: 0 8 zero\n0 8 zero"),
+        ] {
+            let problem = problem(&text);
+            assert!(!problem.contains(&key[..16]), "{problem}");
+        }
+    }
+    line(&format!("0 8 linear ./{digits} 0"));
+}
+
 /// The output can be parsed again; order and omissions are the kernel's.
 #[test]
 fn crypt_line_is_written_as_dmsetup_prints_it() {

@@ -123,7 +123,9 @@ fn wrong_arguments_name_what_is_wrong() {
     assert!(problem("0 8 delay /a 0").contains("one, two or three times"));
     assert!(problem("0 8 delay /a 0 x").contains("milliseconds `x`"));
     assert!(problem("0 8 striped 2 8 /a 0").contains("announces 2 devices, but 2 words follow"));
-    assert!(problem("0 8 striped 0 8").contains("announces 0 devices"));
+    assert!(
+        problem("0 8 striped 0 8").ends_with("announces 0 devices; the line needs one at least")
+    );
     assert!(problem("0 8 striped 1 7 /a 0").contains("it must have 8"));
     assert!(problem("0 24 striped 2 8 /a 0 /b 0").contains("not a multiple of 2 chunks"));
     assert!(problem("0 8 striped 1 18446744073709551615 /a 0").contains("not a multiple"));
