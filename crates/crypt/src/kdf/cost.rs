@@ -24,8 +24,8 @@ const MEMORY_KIB_START: u32 = 64 * 1024;
 /// Least time of a sample that gives a reliable estimate.
 const SAMPLE_MS_MIN: u64 = 250;
 /// Accepted range: 95 % to 110 % of the target, as in cryptsetup.
-const PERCENT_MIN: u64 = 95;
-const PERCENT_MAX: u64 = 110;
+const PERCENT_MIN: u128 = 95;
+const PERCENT_MAX: u128 = 110;
 /// Greatest number of rounds. The estimate converges in two or three rounds, but noise could
 /// prevent that.
 const ROUNDS_MAX: u32 = 8;
@@ -76,9 +76,10 @@ pub fn argon2(
             (time, memory_kib) = scaled(last, sample_wanted_ms, took_ms, &bounds);
         } else {
             sample_wanted_ms = 0;
-            let low_ms = bounds.target_ms * PERCENT_MIN / 100;
-            let high_ms = bounds.target_ms * PERCENT_MAX / 100;
-            if (low_ms..=high_ms).contains(&took_ms) {
+            let target_ms = u128::from(bounds.target_ms);
+            let low_ms = target_ms * PERCENT_MIN / 100;
+            let high_ms = target_ms * PERCENT_MAX / 100;
+            if (low_ms..=high_ms).contains(&u128::from(took_ms)) {
                 break;
             }
             (time, memory_kib) = scaled(last, bounds.target_ms, took_ms, &bounds);
@@ -99,8 +100,8 @@ fn scaled(
 ) -> (u32, u32) {
     let work =
         u128::from(time) * u128::from(memory_kib) * u128::from(target_ms) / u128::from(took_ms);
-    let memory_min = u128::from((8 * bounds.lanes).max(MEMORY_KIB_MIN).min(bounds.memory_kib_max));
-    let memory_max = u128::from(bounds.memory_kib_max);
+    let memory_max = u128::from(bounds.memory_kib_max.max(1));
+    let memory_min = (8 * u128::from(bounds.lanes)).max(MEMORY_KIB_MIN.into()).min(memory_max);
     let memory = (work / u128::from(TIME_MIN)).clamp(memory_min, memory_max);
     let time = (work / memory).clamp(u128::from(TIME_MIN), u128::from(u32::MAX / 2));
     let narrow = |value: u128| u32::try_from(value).expect("clamped to 32 bits");
@@ -124,7 +125,7 @@ pub fn pbkdf2(
         }
         iterations *= 4;
     };
-    let wanted = u64::from(iterations) * target_ms / took_ms;
+    let wanted = u128::from(iterations) * u128::from(target_ms) / u128::from(took_ms);
     let iterations = u32::try_from(wanted).unwrap_or(u32::MAX).max(ITERATIONS_MIN);
     Ok(Kdf::Pbkdf2 { hash, iterations })
 }
@@ -200,6 +201,19 @@ mod tests {
     fn cost_never_leaves_the_bounds_on_a_crawling_machine() {
         let bounds = Argon2Bounds { target_ms: 100, memory_kib_max: 2048, lanes: 1 };
         assert_eq!(chosen(bounds, 1), (4, 32));
+    }
+
+    #[test]
+    fn extreme_bounds_and_times_do_not_overflow() {
+        for (target_ms, memory_kib_max, lanes) in
+            [(u64::MAX, u32::MAX, u32::MAX), (u64::MAX, 0, 0), (0, 0, u32::MAX), (1, 1, 1)]
+        {
+            let bounds = Argon2Bounds { target_ms, memory_kib_max, lanes };
+            for took_ms in [0, 1, 300, u64::MAX] {
+                argon2(Argon2Variant::Id, bounds, &mut |_| Ok(took_ms)).unwrap();
+                pbkdf2(HashAlgorithm::Sha256, target_ms, &mut |_| Ok(took_ms)).unwrap();
+            }
+        }
     }
 
     #[test]
