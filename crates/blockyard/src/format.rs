@@ -34,7 +34,7 @@ use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::cipher::CipherSpec;
 use blockyard_crypt::format::{self, Detached, FormatOptions as HeaderOptions};
 use blockyard_crypt::hash::HashAlgorithm;
-use blockyard_crypt::kdf::cost::Argon2Bounds;
+use blockyard_crypt::kdf::cost::{self, Argon2Bounds};
 use blockyard_crypt::kdf::{Argon2Variant, Kdf};
 use blockyard_crypt::luks::Header;
 use blockyard_crypt::source::HeaderSource;
@@ -292,6 +292,10 @@ impl FormatOptions {
     fn open_files(&self, path: &Path) -> Result<Unformatted, Error> {
         let mut options = self.header_options()?;
         self.check_header(path)?;
+        if let Some(size_bytes) = self.size_bytes.filter(|size| i64::try_from(*size).is_err()) {
+            let problem = format!("{size_bytes} is more than the 2^63 - 1 bytes of a file");
+            return Err(wrong("size_bytes", &problem).into());
+        }
         let mut created = Created::default();
         self.ensure_file(path, &mut created)?;
         let data = DeviceFile::open(path, Access::ReadWrite, false)?;
@@ -344,10 +348,31 @@ impl FormatOptions {
         })
     }
 
+    /// Checks the given costs by cryptsetup's limits.
+    fn check_cost(&self) -> Result<(), FormatError> {
+        let iterations_min = match self.pbkdf {
+            Pbkdf::Pbkdf2 => cost::ITERATIONS_MIN,
+            Pbkdf::Argon2id | Pbkdf::Argon2i => cost::TIME_MIN,
+        };
+        let given = [
+            ("pbkdf_iterations", self.pbkdf_iterations, iterations_min..=u32::MAX),
+            ("pbkdf_memory_kib", self.pbkdf_memory_kib, cost::MEMORY_KIB_MIN..=u32::MAX),
+            ("pbkdf_threads", self.pbkdf_threads, 1..=cost::LANES_MAX),
+        ];
+        for (field, value, range) in given {
+            let Some(value) = value.filter(|value| !range.contains(value)) else { continue };
+            let (least, most) = range.into_inner();
+            let problem = format!("{value} is none of {least} to {most}");
+            return Err(wrong(field, &problem));
+        }
+        Ok(())
+    }
+
     fn cost(&self, hash: HashAlgorithm) -> Result<format::Pbkdf, FormatError> {
         if !PBKDF_TARGET_MS.contains(&self.pbkdf_target_ms) {
             return Err(wrong("pbkdf_target_ms", &"it is none of 1 to 600000"));
         }
+        self.check_cost()?;
         let variant = match self.pbkdf {
             Pbkdf::Argon2id => Argon2Variant::Id,
             Pbkdf::Argon2i => Argon2Variant::I,
@@ -502,23 +527,39 @@ impl Unformatted {
             if key.secret().is_empty() {
                 return Err(FormatError::EmptyPassphrase.into());
             }
-            let data = self.data.as_mut().unwrap_or(&mut self.device);
-            if self.data_len_bytes > data.len_bytes() {
-                let size_bytes = self.data_len_bytes;
-                data.extend(size_bytes).map_err(|source| FormatError::Extend {
-                    path: data.path().to_owned(),
-                    size_bytes,
-                    source,
-                })?;
+            let data = self.data.as_ref().unwrap_or(&self.device);
+            let before_bytes = data.len_bytes();
+            if let Err(error) = self.write(key) {
+                let data = self.data.as_mut().unwrap_or(&mut self.device);
+                if data.len_bytes() > before_bytes {
+                    // The error says more than one of the restored length would.
+                    let _ = data.set_len(before_bytes);
+                }
+                return Err(error);
             }
-            format::format(&mut self.device, key.secret(), &self.options)
-                .map_err(|error| Error::crypt(self.device.path(), error))?;
             self.created.0.clear();
             Ok(Formatted {
                 size_bytes: self.data_len_bytes,
                 sector_size_bytes: self.options.sector_size_bytes,
             })
         })
+    }
+}
+
+impl Unformatted {
+    /// Extends the file, and writes the header.
+    fn write(&mut self, key: &Key) -> Result<(), Error> {
+        let data = self.data.as_mut().unwrap_or(&mut self.device);
+        if self.data_len_bytes > data.len_bytes() {
+            let size_bytes = self.data_len_bytes;
+            data.set_len(size_bytes).map_err(|source| FormatError::Extend {
+                path: data.path().to_owned(),
+                size_bytes,
+                source,
+            })?;
+        }
+        let written = format::format(&mut self.device, key.secret(), &self.options);
+        written.map(drop).map_err(|error| Error::crypt(self.device.path(), error))
     }
 }
 
@@ -659,6 +700,42 @@ mod tests {
             assert!(matches!(error, Error::Format(FormatError::HeaderIsVolume)), "{error}");
         }
         assert!(with(PathBuf::new()).to_string().starts_with("`header`: the path is empty"));
+    }
+
+    #[test]
+    fn costs_and_sizes_out_of_range_are_refused_by_their_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let good = || FormatOptions { size_bytes: Some(32 << 20), ..FormatOptions::default() };
+        let pbkdf2 = || FormatOptions { pbkdf: Pbkdf::Pbkdf2, ..good() };
+        for (options, field) in [
+            (FormatOptions { size_bytes: Some(u64::MAX), ..good() }, "`size_bytes`"),
+            (FormatOptions { pbkdf_iterations: Some(3), ..good() }, "`pbkdf_iterations`"),
+            (FormatOptions { pbkdf_iterations: Some(999), ..pbkdf2() }, "`pbkdf_iterations`"),
+            (FormatOptions { pbkdf_memory_kib: Some(31), ..good() }, "`pbkdf_memory_kib`"),
+            (FormatOptions { pbkdf_threads: Some(0), ..good() }, "`pbkdf_threads`"),
+            (FormatOptions { pbkdf_threads: Some(5), ..good() }, "`pbkdf_threads`"),
+        ] {
+            let path = dir.path().join("disk");
+            let problem = options.open(&path).unwrap_err().to_string();
+            assert!(problem.starts_with(&format!("{field}: ")), "{problem}");
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn file_is_not_longer_after_a_failure() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(20 << 20).unwrap();
+        let options = FormatOptions {
+            size_bytes: Some(40 << 20),
+            keyslots_len_bytes: Some(1),
+            data_offset_bytes: Some(16 << 20),
+            replace: true,
+            ..FormatOptions::default()
+        };
+        let failed = options.format(file.path(), &Key::passphrase("a")).unwrap_err();
+        assert!(failed.to_string().contains("keyslots_len_bytes"), "{failed}");
+        assert_eq!(file.as_file().metadata().unwrap().len(), 20 << 20);
     }
 
     #[test]

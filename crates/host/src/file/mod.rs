@@ -281,19 +281,18 @@ impl DeviceFile {
         self.remote().map_or_else(Vec::new, |remote| remote.runs_at(offset_bytes, len_bytes))
     }
 
-    /// Extends a regular file to this length, with zeroes. Remote disks and other files keep their
-    /// length.
+    /// Extends a regular file to this length, with zeroes, or truncates it. Remote disks and other
+    /// files keep their length.
     ///
     /// # Errors
     /// The file cannot have this length.
-    pub fn extend(&mut self, len_bytes: u64) -> io::Result<()> {
+    pub fn set_len(&mut self, len_bytes: u64) -> io::Result<()> {
         let Storage::Local(file) = &self.storage else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         file.set_len(len_bytes)?;
-        file.sync_all()?;
         self.len_bytes = len_bytes;
-        Ok(())
+        file.sync_all()
     }
 
     /// Descriptor of the data path.
