@@ -524,7 +524,7 @@ impl Cpus {
         let (threads, topology) = (&self.threads, self.topology);
         let free = |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(topology, at);
         let from = (0..self.cpus.len())
-            .filter(|from| self.cpus[*from].queue.has(free))
+            .filter(|from| self.cpus[*from].queue.any(free))
             .max_by_key(order)?;
         let thread = self.cpus[from].queue.take_last(free)?;
         self.arrives(at, thread);

@@ -68,7 +68,7 @@ impl RunQueue {
         Some(last.thread)
     }
 
-    pub(super) fn has(&self, fits: impl Fn(&ThreadId) -> bool) -> bool {
+    pub(super) fn any(&self, fits: impl Fn(&ThreadId) -> bool) -> bool {
         self.waiting.iter().any(|place| fits(&place.thread))
     }
 

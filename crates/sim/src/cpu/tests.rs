@@ -157,7 +157,7 @@ fn assert_work_is_conserved(cpus: &Cpus) {
     for at in 0..cpus.cpus.len() {
         let may =
             |thread: &ThreadId| cpus.threads[thread.0 as usize].affinity.allows(cpus.topology, at);
-        let waits = cpus.cpus.iter().any(|cpu| cpu.queue.has(may));
+        let waits = cpus.cpus.iter().any(|cpu| cpu.queue.any(may));
         assert!(!waits || cpus.cpus[at].current.is_some(), "CPU {at} is idle");
     }
 }

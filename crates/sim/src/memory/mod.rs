@@ -205,7 +205,7 @@ impl PhysicalMemory {
     }
 
     fn zone_of(&self, page: u32) -> usize {
-        self.zones.iter().position(|zone| zone.has(page)).expect("a page of this memory")
+        self.zones.iter().position(|zone| zone.contains(page)).expect("a page of this memory")
     }
 
     /// Whether this call fails, and whether completely.

@@ -79,7 +79,7 @@ impl Zone {
         self.lists.len()
     }
 
-    pub(super) fn has(&self, page: u32) -> bool {
+    pub(super) fn contains(&self, page: u32) -> bool {
         page.checked_sub(self.first).is_some_and(|place| place < self.buddy.pages())
     }
 

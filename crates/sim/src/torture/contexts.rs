@@ -132,7 +132,7 @@ impl Later {
     }
 
     /// Whether the queue waits for a command that no device has.
-    pub(super) fn has(&self, number: u32) -> bool {
+    pub(super) fn contains(&self, number: u32) -> bool {
         let is_held = self.held.as_ref().is_some_and(|(_, held, ..)| *held == number);
         is_held || self.raised.iter().any(|raised| raised.number == number)
     }

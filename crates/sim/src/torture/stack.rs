@@ -326,7 +326,7 @@ impl Stack {
         for (path, tag) in late {
             let number = self.number(path, tag);
             by.trace.note(now, Event::TimeOut(number));
-            if self.later.has(number) {
+            if self.later.contains(number) {
                 continue;
             }
             let has = self.flights.contains_key(&number);

@@ -12,12 +12,12 @@
 //!
 //! Left out: reads of metadata, partial pages, memory pressure on writers, swap.
 
+mod actions;
 mod background;
 mod calls;
 mod causes;
 mod clock;
 mod config;
-mod deeds;
 mod devices;
 mod files;
 mod in_flight;
@@ -142,10 +142,10 @@ impl<'a, T: Task> World<'a, T> {
         let device = self.devices.next_event();
         let events = timer.into_iter().chain(device);
         let events = events.chain(self.machine.threads.cpus.next_event());
-        let stuck = || format!("nothing happens any more: {}", self.who_waits());
+        let stuck = || format!("nothing happens any more: {}", self.blocked_tasks());
         let at = events.min().ok_or_else(stuck)?;
         if at > LONGEST_RUN {
-            return Err(format!("the run has not ended after ten days: {}", self.who_waits()));
+            return Err(format!("the run has not ended after ten days: {}", self.blocked_tasks()));
         }
         self.machine.threads.clock.now = at;
         if timer == Some(at) {
@@ -161,7 +161,7 @@ impl<'a, T: Task> World<'a, T> {
         Ok(())
     }
 
-    fn who_waits(&self) -> String {
+    fn blocked_tasks(&self) -> String {
         format!(
             "at {} ns {} tasks have not ended; waiting: {}",
             self.now().0,

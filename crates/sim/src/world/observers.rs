@@ -30,15 +30,15 @@ impl<'a> Observers<'a> {
         self.trace.hash()
     }
 
-    /// Notes a submission, with the number of requests that the device owes.
-    pub(super) fn note_submit(&mut self, now: Nanos, bio: &Bio, thread: ThreadId, owed: u32) {
+    /// Notes a submission, with the number of requests in flight.
+    pub(super) fn note_submit(&mut self, now: Nanos, bio: &Bio, thread: ThreadId, in_flight: u32) {
         let sync = bio.is_sync();
         if sync {
             self.causes.sync_bios += 1;
             self.causes.bytes_ahead_of_sync += self.queued_bytes;
         }
         self.queued_bytes += bio.len.bytes();
-        self.note_idle(now, owed);
+        self.note_idle(now, in_flight);
         let sectors = u32::try_from(bio.len.0).expect("bios are short");
         self.event(
             now,
@@ -62,16 +62,16 @@ impl<'a> Observers<'a> {
         now: Nanos,
         (bio, bytes): (u64, u64),
         status: BlkStatus,
-        owed: u32,
+        in_flight: u32,
     ) {
         self.event(now, Event::End { bio, status });
         self.queued_bytes -= bytes;
-        self.note_idle(now, owed);
+        self.note_idle(now, in_flight);
     }
 
     /// Counts the time in which the device is idle although bios wait.
-    pub(super) fn note_idle(&mut self, now: Nanos, owed: u32) {
-        let idles = owed == 0 && self.queued_bytes > 0;
+    pub(super) fn note_idle(&mut self, now: Nanos, in_flight: u32) {
+        let idles = in_flight == 0 && self.queued_bytes > 0;
         match (self.idle_since, idles) {
             (None, true) => self.idle_since = Some(now),
             (Some(since), false) => {

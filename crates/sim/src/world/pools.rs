@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::deeds::Step;
+use super::actions::Step;
 use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
 
 /// Id of a pool.

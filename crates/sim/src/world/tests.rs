@@ -408,7 +408,7 @@ impl Task for Forever {
 }
 
 #[test]
-fn run_that_never_ends_is_an_error_that_names_who_waits() {
+fn run_that_never_ends_is_an_error_that_names_the_blocked_tasks() {
     let phase = Phase { tasks: vec![Forever], background: vec![] };
     let error = run(&config("noop"), &mut Once(Some(phase), vec![]), ()).unwrap_err();
     assert!(error.contains("ten days") && error.contains("Sleep"), "{error}");

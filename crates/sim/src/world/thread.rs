@@ -8,7 +8,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Reaped};
 
-use super::deeds::{Deed, Next, Pending};
+use super::actions::{Action, Next, Pending};
 use super::in_flight::{Out, WritesUpTo};
 use super::pools::PoolId;
 use super::trace::{Role, Wait};
@@ -149,8 +149,8 @@ impl Thread {
         }
     }
 
-    /// The kind of the next deed; nothing if it has none, or waits for a request.
-    pub(super) fn next_deed(&self) -> Option<Next> {
+    /// The kind of the next action; nothing if the thread has none, or waits for a request.
+    pub(super) fn next_action(&self) -> Option<Next> {
         match &self.pending {
             Pending { issues, .. } if !issues.is_empty() => Some(Next::Issue),
             // A sleeping thread submits nothing new, and its dispatched requests must not wait for
@@ -161,19 +161,19 @@ impl Thread {
         }
     }
 
-    /// Takes the next deed, which is of this kind. `thread` is the number of this thread.
-    pub(super) fn take_deed(&mut self, thread: ThreadId, next: Next) -> Deed {
-        let deed = match next {
-            Next::Issue => self.pending.issues.pop_front().map(Deed::Issue),
-            Next::Step => self.pending.todo.pop_front().map(Deed::Step),
-            Next::Bio => self.outbox.pop_front().map(|out| Deed::Bio(thread, out)),
+    /// Takes the next action, which is of this kind. `thread` is the number of this thread.
+    pub(super) fn take_action(&mut self, thread: ThreadId, next: Next) -> Action {
+        let action = match next {
+            Next::Issue => self.pending.issues.pop_front().map(Action::Issue),
+            Next::Step => self.pending.todo.pop_front().map(Action::Step),
+            Next::Bio => self.outbox.pop_front().map(|out| Action::Bio(thread, out)),
         };
-        deed.expect("what was next is the first still")
+        action.expect("the next action is still queued")
     }
 
     /// Adds a cost to the next burst.
-    pub(super) fn owe(&mut self, cost: Nanos) {
-        self.pending.owed = self.pending.owed + cost;
+    pub(super) fn defer_cost(&mut self, cost: Nanos) {
+        self.pending.deferred = self.pending.deferred + cost;
     }
 
     /// Whether it, or its phase, has ended.

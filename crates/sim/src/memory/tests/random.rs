@@ -57,7 +57,7 @@ impl World {
         for segment in pages.segments() {
             let first = segment.first.0 as usize;
             for page in first..first + segment.pages() as usize {
-                assert!(self.memory.zones.iter().any(|zone| zone.has(segment.first.0)));
+                assert!(self.memory.zones.iter().any(|zone| zone.contains(segment.first.0)));
                 let before = std::mem::replace(&mut self.taken[page], taken);
                 assert_ne!(before, taken, "page {page} belongs to one bio at a time");
             }

@@ -15,8 +15,8 @@ use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
+use super::super::actions::{Action, Context};
 use super::super::config::Config;
-use super::super::deeds::{Context, Deed};
 use super::super::machine::Machine;
 use super::super::trace::Event;
 use super::Devices;
@@ -42,14 +42,14 @@ impl Devices {
     /// Issues a request to the device.
     pub(super) fn issue_to_device(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         let sectors = u32::try_from(issue.len.0).expect("requests are short");
-        self.has += 1;
+        self.at_device += 1;
         self.note_issue(machine, &issue);
         self.submitters.note(&issue);
         let (tag, op, sector) = (issue.tag, issue.op, issue.sector.0);
-        let in_flight = self.has;
+        let in_flight = self.at_device;
         machine.threads.event(Event::Issue { tag: tag.index, op, sector, sectors, in_flight });
         if machine.config.device.is_memory() {
-            self.has -= 1;
+            self.at_device -= 1;
             machine.threads.event(Event::Complete { tag: tag.index });
             self.end_request(machine, by, tag);
         } else {
@@ -61,7 +61,7 @@ impl Devices {
     pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, tag: Tag) {
         let config = machine.config;
         let cpu = config.interrupts.vector_of(self.submitters.of(tag), config.topology);
-        self.interrupt(machine, cpu, Deed::Interrupted(tag));
+        self.interrupt(machine, cpu, Action::Interrupted(tag));
     }
 
     /// Cost of a hard interrupt, including the completion if it is on the same CPU.
@@ -86,12 +86,12 @@ impl Devices {
         let near = topology.socket_of(cpu) == topology.socket_of(by.cpu());
         let after = if near { costs.ipi } else { costs.ipi_remote };
         machine.threads.observers.causes.ended_by_call += 1;
-        self.interrupts.schedule(machine.threads.now() + after, (cpu, Deed::Called(tag)));
+        self.interrupts.schedule(machine.threads.now() + after, (cpu, Action::Called(tag)));
     }
 
     /// Completes a request and runs the queue.
     pub(super) fn end_request(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
-        self.owes -= 1;
+        self.in_flight -= 1;
         self.block.queue().complete(machine.threads.now(), tag, BlkStatus::Ok);
         self.run_queue(machine, by);
     }

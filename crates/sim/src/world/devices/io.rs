@@ -3,7 +3,7 @@
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::mq::{Issue, Submitted};
 
-use super::super::deeds::{Context, Deed};
+use super::super::actions::{Action, Context};
 use super::super::in_flight::Out;
 use super::super::machine::Machine;
 use super::super::trace::Event;
@@ -41,7 +41,7 @@ impl Devices {
         thread: ThreadId,
     ) -> bool {
         let now = machine.threads.now();
-        machine.threads.observers.note_submit(now, &bio, thread, self.owes);
+        machine.threads.observers.note_submit(now, &bio, thread, self.in_flight);
         self.block.submit(now, bio) == Submitted::Parked
     }
 
@@ -53,7 +53,7 @@ impl Devices {
         status: BlkStatus,
     ) {
         let now = machine.threads.now();
-        machine.threads.observers.note_end(now, (user, bytes), status, self.owes);
+        machine.threads.observers.note_end(now, (user, bytes), status, self.in_flight);
     }
 
     /// Counts writes by size, and requests with bios of several submitters.
@@ -76,7 +76,7 @@ impl Devices {
         let mut ended = std::mem::take(&mut self.scratch.device_ended);
         self.block.advance_device(machine.threads.now(), &mut ended);
         for (at, tag) in ended.drain(..) {
-            self.has -= 1;
+            self.at_device -= 1;
             machine.threads.observers.event(at, Event::Complete { tag: tag.index });
             self.device_interrupts(machine, tag);
         }
@@ -89,16 +89,16 @@ impl Devices {
         let mut issues = std::mem::take(&mut self.scratch.issues);
         self.block.dispatch(machine.threads.now(), &mut issues);
         for issue in issues.drain(..) {
-            self.owes += 1;
+            self.in_flight += 1;
             match by {
                 Context::Thread(_, thread) => {
                     machine.threads[thread].pending.issues.push_back(issue);
                 }
-                Context::Interrupt(cpu) => self.interrupt(machine, cpu, Deed::Issue(issue)),
+                Context::Interrupt(cpu) => self.interrupt(machine, cpu, Action::Issue(issue)),
             }
         }
         self.scratch.issues = issues;
-        machine.threads.observers.note_idle(machine.threads.clock.now, self.owes);
+        machine.threads.observers.note_idle(machine.threads.clock.now, self.in_flight);
         self.deliver(machine, by);
     }
 

@@ -25,9 +25,9 @@ use self::bios::Bios;
 use self::dm::Mapped;
 use self::interrupts::Submitters;
 use self::null::Null;
+use super::actions::{Action, Context, Step};
 use super::causes::Causes;
 use super::config::{Config, DeviceConfig};
-use super::deeds::{Context, Deed, Step};
 use super::machine::Machine;
 use super::thread::{Kind, Turn};
 use super::threads::Threads;
@@ -57,11 +57,11 @@ pub(super) struct Devices {
     bios: Bios,
     submitters: Submitters,
     /// Actions of interrupts, after their cost is paid.
-    interrupts: EventHeap<(CpuId, Deed)>,
+    interrupts: EventHeap<(CpuId, Action)>,
     /// Number of requests at the device.
-    has: u32,
+    at_device: u32,
     /// Number of dispatched requests that have not ended for the queue.
-    owes: u32,
+    in_flight: u32,
     scratch: Scratch,
 }
 
@@ -98,8 +98,8 @@ impl Devices {
             bios: Bios::default(),
             submitters: Submitters::default(),
             interrupts: EventHeap::default(),
-            has: 0,
-            owes: 0,
+            at_device: 0,
+            in_flight: 0,
             scratch: Scratch::default(),
         }
     }
@@ -220,7 +220,7 @@ impl Devices {
                 self.advance_block(machine);
             }
         }
-        if !self.block.queue().is_idle() || self.owes > 0 {
+        if !self.block.queue().is_idle() || self.in_flight > 0 {
             return Err("every bio has ended, and the queue still has requests".into());
         }
         Ok(())

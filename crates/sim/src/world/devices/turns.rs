@@ -1,11 +1,11 @@
-//! The bios of a thread in its turns, and the deeds of interrupts ([`super::super::deeds`]).
+//! The bios of a thread in its turns, and the actions of interrupts ([`super::super::actions`]).
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::mq::{Issue, PlugRule};
 use blockyard_engine::time::Nanos;
 
+use super::super::actions::{Action, Context, Next};
 use super::super::config::{Config, DeviceConfig};
-use super::super::deeds::{Context, Deed, Next};
 use super::super::machine::Machine;
 use super::super::thread::Turn;
 use super::super::trace::Wait;
@@ -30,7 +30,7 @@ impl Devices {
         // A lone bio has no other to merge with in its plug, unless it is split.
         let alone = if is_mapped { 0 } else { 1 };
         let submitter = &mut machine.threads[thread];
-        submitter.owe(cost);
+        submitter.defer_cost(cost);
         if per_context && submitter.outbox.len() > alone {
             self.open_plug(machine, thread);
         } else if !per_context && (waits || is_mapped) {
@@ -58,13 +58,13 @@ impl Devices {
         let by = Context::Thread(cpu, thread);
         loop {
             if let Some(paid) = machine.threads[thread].pending.paid.take() {
-                let deed = machine.threads[thread].take_deed(thread, paid);
-                if self.happens(machine, by, deed) {
+                let action = machine.threads[thread].take_action(thread, paid);
+                if self.perform(machine, by, action) {
                     let pending = &mut machine.threads[thread].pending;
                     (pending.parked, pending.unplugs) = (true, true);
                 }
             }
-            let next = machine.threads[thread].next_deed();
+            let next = machine.threads[thread].next_action();
             if next.is_none() && self.close_plug(machine, by, thread) {
                 continue;
             }
@@ -75,9 +75,9 @@ impl Devices {
                 }
                 continue;
             }
-            let owed = std::mem::take(&mut machine.threads[thread].pending.owed);
-            let cost =
-                next.map_or(owed, |next| owed + self.cost_of_next(machine, cpu, thread, next));
+            let deferred = std::mem::take(&mut machine.threads[thread].pending.deferred);
+            let cost = next
+                .map_or(deferred, |next| deferred + self.cost_of_next(machine, cpu, thread, next));
             machine.threads[thread].pending.paid = next;
             if cost > Nanos(0) || next.is_none() {
                 return (cost > Nanos(0)).then_some(Turn::Run(cost));
@@ -129,41 +129,41 @@ impl Devices {
     }
 
     /// Interrupts a CPU, with an action after the cost is paid.
-    pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, deed: Deed) {
-        let cost = self.cost_of(machine.config, cpu, &deed);
+    pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, action: Action) {
+        let cost = self.cost_of(machine.config, cpu, &action);
         let at = machine.threads.charge(cpu, cost);
-        self.interrupts.schedule(at, (cpu, deed));
+        self.interrupts.schedule(at, (cpu, action));
     }
 
     /// Ends an interrupt whose cost is paid.
     pub(super) fn interrupt_ends(&mut self, machine: &mut Machine<'_>) {
-        let Some((_, (cpu, deed))) = self.interrupts.take() else { return };
+        let Some((_, (cpu, action))) = self.interrupts.take() else { return };
         machine.threads.running_on = Some(cpu);
-        self.happens(machine, Context::Interrupt(cpu), deed);
+        self.perform(machine, Context::Interrupt(cpu), action);
         machine.threads.running_on = None;
     }
 
-    fn cost_of(&mut self, config: &Config, cpu: CpuId, deed: &Deed) -> Nanos {
-        match deed {
-            Deed::Bio(..) => config.costs.submit,
-            Deed::Issue(issue) => cost_of_issue(config, issue),
-            Deed::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
-            Deed::Completed(_) => config.costs.complete,
-            Deed::Step(step) => self.cost_of_step(config, cpu, step),
-            Deed::Called(_) | Deed::Timeout(_) => Nanos(0),
+    fn cost_of(&mut self, config: &Config, cpu: CpuId, action: &Action) -> Nanos {
+        match action {
+            Action::Bio(..) => config.costs.submit,
+            Action::Issue(issue) => cost_of_issue(config, issue),
+            Action::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
+            Action::Completed(_) => config.costs.complete,
+            Action::Step(step) => self.cost_of_step(config, cpu, step),
+            Action::Called(_) | Action::Timeout(_) => Nanos(0),
         }
     }
 
     /// Performs an action; returns whether the thread must wait for a request.
-    fn happens(&mut self, machine: &mut Machine<'_>, by: Context, deed: Deed) -> bool {
-        match deed {
-            Deed::Bio(thread, out) => return self.submit(machine, by, thread, &out),
-            Deed::Issue(issue) => self.issue_to_device(machine, by, issue),
-            Deed::Interrupted(tag) => self.interrupted(machine, by, tag),
-            Deed::Called(tag) => self.interrupt(machine, by.cpu(), Deed::Completed(tag)),
-            Deed::Completed(tag) => self.end_request(machine, by, tag),
-            Deed::Step(step) => return self.execute(machine, by, step),
-            Deed::Timeout(token) => self.answer(machine, by, token, BlkStatus::Ok),
+    fn perform(&mut self, machine: &mut Machine<'_>, by: Context, action: Action) -> bool {
+        match action {
+            Action::Bio(thread, out) => return self.submit(machine, by, thread, &out),
+            Action::Issue(issue) => self.issue_to_device(machine, by, issue),
+            Action::Interrupted(tag) => self.interrupted(machine, by, tag),
+            Action::Called(tag) => self.interrupt(machine, by.cpu(), Action::Completed(tag)),
+            Action::Completed(tag) => self.end_request(machine, by, tag),
+            Action::Step(step) => return self.execute(machine, by, step),
+            Action::Timeout(token) => self.answer(machine, by, token, BlkStatus::Ok),
         }
         false
     }
@@ -172,9 +172,9 @@ impl Devices {
     pub(super) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         let by = Context::Interrupt(machine.threads.cpus.last_of(thread));
         machine.threads[thread].pending.paid = None;
-        while let Some(next) = machine.threads[thread].next_deed() {
-            let deed = machine.threads[thread].take_deed(thread, next);
-            self.happens(machine, by, deed);
+        while let Some(next) = machine.threads[thread].next_action() {
+            let action = machine.threads[thread].take_action(thread, next);
+            self.perform(machine, by, action);
         }
     }
 

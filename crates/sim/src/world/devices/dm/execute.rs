@@ -5,8 +5,8 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 
+use super::super::super::actions::{Action, Context, Step};
 use super::super::super::config::{Below, Config};
-use super::super::super::deeds::{Context, Deed, Step};
 use super::super::super::machine::Machine;
 use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
@@ -86,16 +86,16 @@ impl Devices {
     pub(in crate::world::devices) fn collect(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut steps = std::mem::take(&mut self.scratch.steps);
         let mapped = self.mapped();
-        let owed = mapped.take_owed();
+        let deferred = mapped.take_deferred();
         mapped.take_steps(by.cpu(), |step| steps.push(step));
         match by {
             Context::Thread(_, thread) => {
-                machine.threads[thread].owe(owed);
+                machine.threads[thread].defer_cost(deferred);
                 machine.threads[thread].pending.todo.extend(steps.drain(..));
             }
             Context::Interrupt(cpu) => {
-                machine.threads.charge(cpu, owed);
-                steps.drain(..).for_each(|step| self.interrupt(machine, cpu, Deed::Step(step)));
+                machine.threads.charge(cpu, deferred);
+                steps.drain(..).for_each(|step| self.interrupt(machine, cpu, Action::Step(step)));
             }
         }
         self.scratch.steps = steps;
@@ -171,7 +171,7 @@ impl Devices {
                 machine.threads.wake_from(writer, Wait::Work);
             }
             SqeOp::Timeout { after } => {
-                let timeout = (by.cpu(), Deed::Timeout(sqe.token));
+                let timeout = (by.cpu(), Action::Timeout(sqe.token));
                 self.interrupts.schedule(machine.threads.now() + after, timeout);
             }
             SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {
@@ -224,7 +224,7 @@ impl Devices {
             Context::Thread(_, thread) => {
                 machine.threads[thread].pending.todo.push_front(write);
             }
-            Context::Interrupt(cpu) => self.interrupt(machine, cpu, Deed::Step(write)),
+            Context::Interrupt(cpu) => self.interrupt(machine, cpu, Action::Step(write)),
         }
     }
 

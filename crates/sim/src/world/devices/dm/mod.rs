@@ -8,8 +8,8 @@
 //!      v                   │                 write, read ─ queue ─ may have to wait for a request
 //!   worker, writing thread ┴─ interrupt      wake ─ the writing thread takes the batch
 //! ```
-//! A *context* executes SQEs, each at the end of a burst ([`super::super::deeds`]): a thread, which
-//! waits where it has to, or an interrupt, which does not. The shard's answer is executed next.
+//! A *context* executes SQEs, each at the end of a burst ([`super::super::actions`]): a thread,
+//! which waits where it has to, or an interrupt, which does not. The shard's answer is executed next.
 
 mod execute;
 mod pages;
@@ -34,9 +34,9 @@ use blockyard_workload::random::Random;
 
 use crate::cpu::{CpuId, ThreadId, Topology};
 
+use super::super::actions::Step;
 use super::super::causes::CryptCauses;
 use super::super::config::MappedConfig;
-use super::super::deeds::Step;
 use super::super::pools::Pools;
 use pages::Pages;
 
@@ -146,8 +146,8 @@ impl Mapped {
     }
 
     /// Allocation costs since the last call.
-    fn take_owed(&mut self) -> Nanos {
-        self.pages.as_mut().map_or(Nanos(0), Pages::take_owed)
+    fn take_deferred(&mut self) -> Nanos {
+        self.pages.as_mut().map_or(Nanos(0), Pages::take_deferred)
     }
 
     /// Passes a bio to the shard, in pieces. Its own `user` returns after the end of all.

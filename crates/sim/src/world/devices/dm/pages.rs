@@ -16,14 +16,14 @@ pub(super) struct Pages {
     /// Time in calls of the allocator.
     pub(super) busy: Nanos,
     /// The unpaid part of it.
-    owed: Nanos,
+    deferred: Nanos,
 }
 
 impl Pages {
     pub(super) fn new(config: &PagesConfig, seed: u64) -> Self {
         let memory = SharedMemory::new(PhysicalMemory::new(config.memory.clone()));
         let PagesConfig { fragmented, usable_pages, .. } = *config;
-        Self { memory, fragmented, usable_pages, seed, busy: Nanos(0), owed: Nanos(0) }
+        Self { memory, fragmented, usable_pages, seed, busy: Nanos(0), deferred: Nanos(0) }
     }
 
     /// The shard's source of pages.
@@ -51,14 +51,14 @@ impl Pages {
         self.memory.lock().run_on(usize::from(cpu.0));
     }
 
-    pub(super) fn take_owed(&mut self) -> Nanos {
+    pub(super) fn take_deferred(&mut self) -> Nanos {
         self.note_spent();
-        std::mem::take(&mut self.owed)
+        std::mem::take(&mut self.deferred)
     }
 
     fn note_spent(&mut self) {
         let spent = self.memory.lock().take_spent();
-        (self.busy, self.owed) = (self.busy + spent, self.owed + spent);
+        (self.busy, self.deferred) = (self.busy + spent, self.deferred + spent);
     }
 
     pub(super) fn counters(&self) -> MemoryCounters {

@@ -174,7 +174,7 @@ impl Null {
     /// The device has a request.
     pub(super) fn issue(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         let threads = &mut machine.threads;
-        self.has += 1;
+        self.at_device += 1;
         threads.observers.causes.issued_sectors += issue.len.0;
         threads.observers.causes.write_requests += u64::from(issue.op == Op::Write);
         threads.spend(machine.config.costs.issue);
@@ -188,7 +188,7 @@ impl Null {
         let done_at = threads.now() + threads.spent() + self.config.completion;
         let Issue { op, sector, len, .. } = issue;
         let sectors = u32::try_from(len.0).expect("requests are short");
-        let in_flight = self.has;
+        let in_flight = self.at_device;
         threads.event(Event::Issue { tag, op, sector: sector.0, sectors, in_flight });
         match self.config.irqmode {
             IrqMode::Timer => {
@@ -203,7 +203,7 @@ impl Null {
     }
 
     fn note_done(&mut self, machine: &mut Machine<'_>, issue: &Issue) {
-        self.has -= 1;
+        self.at_device -= 1;
         let tag = self.number_of(issue);
         machine.threads.event(Event::Complete { tag });
     }

@@ -106,7 +106,7 @@ pub(in crate::world) struct Null {
     lock_free_at: Nanos,
     bios: Bios,
     /// Number of requests at the device.
-    has: u32,
+    at_device: u32,
     causes: NullCauses,
     /// Ended bios of bio mode.
     ended: Vec<Done>,
@@ -144,7 +144,7 @@ impl Null {
             interrupts: EventHeap::default(),
             lock_free_at: Nanos(0),
             bios: Bios::default(),
-            has: 0,
+            at_device: 0,
             causes: NullCauses::default(),
             ended: Vec::new(),
             issues: Vec::new(),

@@ -5,8 +5,8 @@
 //! submitter has finished.
 //!
 //! ```text
-//!   thread     deed ── its cost, by the scheduler ──> done ── more deeds ──> ... ── its own work
-//!   interrupt  deed ── its cost, at once, behind the CPU's other interrupts ──> done ── more deeds
+//!   thread     action ── its cost, by the scheduler ──> done ── more actions ──> ... ── own work
+//!   interrupt  action ── its cost, at once, after the CPU's others ──> done ── more actions
 //! ```
 
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ impl Context {
 
 /// An action at the end of a burst.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deed {
+pub(super) enum Action {
     /// Submits a bio of a thread.
     Bio(ThreadId, Out),
     /// Issues a request to the device.
@@ -82,7 +82,7 @@ pub(super) struct Pending {
     /// Steps of mapped devices.
     pub(super) todo: VecDeque<Step>,
     /// Cost to add to the next burst.
-    pub(super) owed: Nanos,
+    pub(super) deferred: Nanos,
     /// The thread must wait for a free request after issuing its dispatched ones.
     pub(super) parked: bool,
     /// The plug is closed after the last action.
