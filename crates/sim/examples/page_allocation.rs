@@ -144,7 +144,8 @@ fn run(spec: &str, state: State, pages: u32) -> Row {
     let mut writer =
         Writer { memory, client, running: VecDeque::new(), get: Nanos(0), put: Nanos(0) };
     (0..WARM_UP).for_each(|_| writer.write(pages, state));
-    let (before, compactions) = (*writer.client.counters(), writer.memory.counters().compactions);
+    let before = *writer.client.counters();
+    let compactions = writer.memory.counters().compactions;
     (writer.get, writer.put) = (Nanos(0), Nanos(0));
     (0..BIOS).for_each(|_| writer.write(pages, state));
     let compactions = writer.memory.counters().compactions - compactions;
@@ -206,7 +207,8 @@ fn crossover() {
     for order in 0..=ORDER_MAX {
         let fragmented = (order < ORDER_MAX).then_some(order + 1);
         let total = |spec| run(spec, State { fragmented, ..WHOLE }, BIO_PAGES_MAX).total_ns();
-        let (compound, bulk) = (total("compound"), total("bulk-callback"));
+        let compound = total("compound");
+        let bulk = total("bulk-callback");
         let fastest = if compound < bulk { "compound" } else { "bulk" };
         let single = total("single");
         println!("  {:>6} {compound:>9.0} {bulk:>9.0} {single:>9.0}  {fastest}", 1u32 << order);
@@ -216,9 +218,11 @@ fn crossover() {
 /// The one comparison with published numbers: 1 MiB writes of one job, before and after.
 fn against_the_mail() {
     let total = |spec| run(spec, WHOLE, BIO_PAGES_MAX).total_ns();
-    let (single, bulk) = (total("single"), total("bulk-callback"));
+    let single = total("single");
+    let bulk = total("bulk-callback");
     // 60 s for 78060 writes before, 84098 after.
-    let (before_us, after_us) = (60.001e6 / 78_060.0, 60.001e6 / 84_098.0);
+    let before_us = 60.001e6 / 78_060.0;
+    let after_us = 60.001e6 / 84_098.0;
     let saved_us = (single - bulk) / 1e3;
     let ratio = |saved: f64| before_us / (before_us - saved);
     println!("\n1 MiB writes against the mail of 2023 (one row fitted: page cost before)");

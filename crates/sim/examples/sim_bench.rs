@@ -90,7 +90,8 @@ fn queue_and_device(elevator: &str) -> u64 {
         block.submit(Nanos(0), read(user));
     }
     block.run(Nanos(0));
-    let (mut ended, mut done) = (0, Vec::new());
+    let mut ended = 0;
+    let mut done = Vec::new();
     while ended < REQUESTS {
         let now = block.next_event().expect("reads are in flight");
         block.advance(now, &mut done);

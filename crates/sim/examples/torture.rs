@@ -91,7 +91,9 @@ fn pages(seeds: u64) -> Result<(), String> {
         for mutex in ["on", "off"] {
             let name = format!("{},mutex={mutex}", allocator.name);
             let spec = AllocatorSpec::parse(&name).map_err(|error| error.to_string())?;
-            let (mut writes, mut waits, mut stuck) = (0, 0, 0);
+            let mut writes = 0;
+            let mut waits = 0;
+            let mut stuck = 0;
             for seed in 0..seeds {
                 let ended = torture::pages::run(&spec, seed);
                 writes += ended.writes;
@@ -115,7 +117,8 @@ fn clean(
     limit: Duration,
 ) -> Result<(), String> {
     let start = Instant::now();
-    let (mut worlds, mut sum) = (0u64, Report::default());
+    let mut worlds = 0u64;
+    let mut sum = Report::default();
     for seed in seeds {
         if start.elapsed() >= limit {
             break;

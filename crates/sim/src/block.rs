@@ -45,8 +45,11 @@ impl<D: Device> BlockDevice<D> {
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
         let queue = RequestQueue::new(config, elevator);
-        let (issues, ended, indices) = (Vec::new(), Vec::new(), Vec::new());
-        let (late, forgotten) = (Vec::new(), Vec::new());
+        let issues = Vec::new();
+        let ended = Vec::new();
+        let indices = Vec::new();
+        let late = Vec::new();
+        let forgotten = Vec::new();
         Self { queue, device, issues, ended, indices, late, forgotten, events: None }
     }
 
@@ -206,7 +209,9 @@ mod tests {
             block.submit(Nanos(0), read);
         }
         block.run(Nanos(0));
-        let (mut now, mut ended, mut done) = (Nanos(0), 0, Vec::new());
+        let mut now = Nanos(0);
+        let mut ended = 0;
+        let mut done = Vec::new();
         while ended < count {
             now = block.next_event().expect("reads are in flight");
             block.advance(now, &mut done);
@@ -257,7 +262,8 @@ mod tests {
         block.observe();
         block.submit(Nanos(5), discard);
         block.run(Nanos(5));
-        let (mut done, mut events) = (Vec::new(), Vec::new());
+        let mut done = Vec::new();
+        let mut events = Vec::new();
         while let Some(now) = block.next_event() {
             block.advance(now, &mut done);
         }
@@ -276,7 +282,9 @@ mod tests {
         let mut block = BlockDevice::new(config, &spec, disk());
         block.submit(Nanos(0), bio(Op::Read, 400_000_000, 8, 1, 7));
         block.run(Nanos(0));
-        let (mut now, mut done, mut events) = (Nanos(0), Vec::new(), 0);
+        let mut now = Nanos(0);
+        let mut done = Vec::new();
+        let mut events = 0;
         while done.is_empty() && events < 100 {
             now = block.next_event().expect("a read is in flight");
             block.advance(now, &mut done);
@@ -290,7 +298,9 @@ mod tests {
     fn idling_of_cfq_keeps_the_arm_where_a_reader_comes_back() {
         let passed = |elevator: &str| {
             let mut block = under(elevator);
-            let (mut now, mut done, mut next) = (Nanos(0), Vec::new(), [0, 300_000_000]);
+            let mut now = Nanos(0);
+            let mut done = Vec::new();
+            let mut next = [0, 300_000_000];
             let mut at = [0u64, 100 * US];
             // Two sequential readers, far apart, each with a think time of 0.1 ms between reads.
             let mut left = 400;
@@ -314,8 +324,9 @@ mod tests {
             }
             block.device().counters().cylinders_passed
         };
-        let (cfq, deadline, without) =
-            (passed("cfq"), passed("deadline"), passed("cfq,slice_idle=0"));
+        let cfq = passed("cfq");
+        let deadline = passed("deadline");
+        let without = passed("cfq,slice_idle=0");
         assert!(cfq * 5 < deadline, "{cfq} and {deadline} cylinders");
         assert!(cfq * 2 < without, "the control: {cfq} and {without} cylinders");
     }

@@ -230,7 +230,8 @@ impl Cpus {
         assert!(topology.cpus() > 0, "there is a CPU");
         let cpus = vec![Cpu::default(); usize::from(topology.cpus())];
         let ends = vec![NEVER; cpus.len()];
-        let (threads, switched) = (Vec::new(), Vec::new());
+        let threads = Vec::new();
+        let switched = Vec::new();
         let counters = CpuCounters::default();
         Self { topology, costs, cpus, ends, queued: 0, threads, counters, switched }
     }
@@ -342,7 +343,8 @@ impl Cpus {
 
     /// Whether a waking thread preempts the running one, which has `left` to run.
     fn preempts(&self, woken: ThreadId, current: ThreadId, left: Nanos) -> bool {
-        let (woken, current) = (&self.threads[woken.0 as usize], &self.threads[current.0 as usize]);
+        let woken = &self.threads[woken.0 as usize];
+        let current = &self.threads[current.0 as usize];
         match (woken.urgent, current.urgent) {
             (true, false) => true,
             (false, true) => false,
@@ -378,7 +380,8 @@ impl Cpus {
     /// CPU does one thing at a time.
     pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
         let at = usize::from(cpu.0);
-        let (cpu, until) = (&mut self.cpus[at], &mut self.ends[at]);
+        let cpu = &mut self.cpus[at];
+        let until = &mut self.ends[at];
         self.counters.busy = self.counters.busy + cost;
         if let Some(thread) = cpu.current {
             let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
@@ -521,7 +524,8 @@ impl Cpus {
             let near = self.topology.socket(*from) == socket;
             (self.cpus[*from].queue.len(), near, std::cmp::Reverse(*from))
         };
-        let (threads, topology) = (&self.threads, self.topology);
+        let threads = &self.threads;
+        let topology = self.topology;
         let free = |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(topology, at);
         let from = (0..self.cpus.len())
             .filter(|from| self.cpus[*from].queue.any(free))

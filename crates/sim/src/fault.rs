@@ -166,7 +166,8 @@ impl<D: Device> Faulty<D> {
     }
 
     fn draw(&mut self) -> Fate {
-        let (random, faults) = (&mut self.random, self.faults);
+        let random = &mut self.random;
+        let faults = self.faults;
         let status = match chance(random, faults.errors) {
             true => BlkStatus::IoError,
             false => BlkStatus::Ok,

@@ -9,7 +9,8 @@ use blockyard_sim::torture::ranges::{self, Report, Sabotage};
 /// Runs worlds without a canary; the first report of an oracle ends the run.
 pub(crate) fn clean(seeds: Range<u64>, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
-    let (mut worlds, mut sum) = (0u64, Report::default());
+    let mut worlds = 0u64;
+    let mut sum = Report::default();
     for seed in seeds {
         if start.elapsed() >= limit {
             break;

@@ -174,7 +174,8 @@ impl File {
     }
 
     fn set_writable(&mut self, page: usize, to: bool) {
-        let (word, bit) = (page / 64, page % 64);
+        let word = page / 64;
+        let bit = page % 64;
         self.writable[word] = self.writable[word] & !(1 << bit) | u64::from(to) << bit;
     }
 

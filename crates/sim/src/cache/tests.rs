@@ -355,7 +355,8 @@ fn happen(cache: &mut PageCache, event: char) {
 }
 
 fn name(cache: &mut PageCache) -> &'static str {
-    let (dirty, write_back) = (cache.dirty_pages_of(A), cache.write_back_pages_of(A));
+    let dirty = cache.dirty_pages_of(A);
+    let write_back = cache.write_back_pages_of(A);
     match (cache.lookup(A, 3), dirty, write_back) {
         (Lookup::Absent, 0, 0) => "absent",
         (Lookup::Absent, 0, 1) => "given up",

@@ -21,7 +21,9 @@ pub(super) const BOTH_LIMITS: Check = Check {
         // The elevator's limits, and the limits of the judgement.
         let seen = |limits: &[(u64, u64)], judged: Option<(u64, u64)>| {
             let mut random = Random::new(seed, 0);
-            let (mut batches, mut too_short, mut too_long) = (0, 0, 0);
+            let mut batches = 0;
+            let mut too_short = 0;
+            let mut too_long = 0;
             for &(fifo_batch, quantum_ms) in limits {
                 for request_us in [100, 1_000, 7_000, 20_000] {
                     let request = Nanos(request_us * (900 + random.below(200)));
@@ -76,7 +78,9 @@ fn batches_of(fifo_batch: u64, quantum_ms: u64, request: Nanos) -> Vec<(u64, Nan
         hand.ask(Nanos(0), READ, number * 16);
     }
     let real_time = DISK_END;
-    let (mut now, mut len, mut started) = (Nanos(0), 0, Nanos(0));
+    let mut now = Nanos(0);
+    let mut len = 0;
+    let mut started = Nanos(0);
     let mut batches = Vec::new();
     while batches.len() < BATCHES {
         let sector = hand.next(now).expect("the backlog lasts for one batch more");
@@ -128,7 +132,8 @@ fn extremes<D: Device>(device: impl Fn() -> D, sectors: u64, seed: u64) -> (Nano
     for client in [scan, lookups] {
         let ran = run("deadline", &[client], device(), (30_000, seed));
         for batch in ran.started.chunks_exact(16) {
-            let (first, last) = (&ran.asked[batch[0]], &ran.asked[batch[15]]);
+            let first = &ran.asked[batch[0]];
+            let last = &ran.asked[batch[15]];
             let time = last.ended.zip(first.started).map(|(ended, started)| ended - started);
             times.extend(time);
         }

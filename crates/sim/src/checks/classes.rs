@@ -61,7 +61,8 @@ pub(super) const LOWEST_LEVEL: Check = Check {
                 let kinds = Kind::all().filter(move |kind| is_lowest(*kind) == lowest);
                 kinds.map(|kind| deadline_ms(name, kind)).collect::<Vec<_>>()
             };
-            let (last, others) = (deadlines_ms(true), deadlines_ms(false));
+            let last = deadlines_ms(true);
+            let others = deadlines_ms(false);
             let longest = last.iter().min() > others.iter().max();
             let what = format!(
                 "{name}: {}; late after {last:?} ms, the other kinds after {others:?} ms",
@@ -160,7 +161,8 @@ fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: b
     // The device is busy with this request, so the others wait.
     hand.ask(Nanos(0), READ, place(random, busy));
     hand.next(Nanos(0)).expect("no other request waits");
-    let (low, high) = (place(random, low), place(random, high));
+    let low = place(random, low);
+    let high = place(random, high);
     let (first, second) = if below { (high, low) } else { (low, high) };
     hand.ask(Nanos::from_ms(1), kinds[0], first);
     hand.ask(Nanos::from_ms(2), kinds[1], second);
@@ -171,7 +173,8 @@ fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: b
 /// further up. Found by bisection.
 pub(super) fn deadline_ms(elevator: &str, kind: Kind) -> u64 {
     // The limit of the tunables of `deadline-prio`.
-    let (mut early, mut late) = (0u64, 600_000);
+    let mut early = 0u64;
+    let mut late = 600_000;
     while early + 1 < late {
         let waited = early.midpoint(late);
         if is_late(elevator, kind, waited) {

@@ -189,7 +189,8 @@ impl<D: Device> Run<D> {
         self.numbers[number] += 1;
         let user = self.ran.asked.len() as u64;
         self.block.submit(now, client.kind.bio(sector, client.sectors, user));
-        let (started, ended) = (None, None);
+        let started = None;
+        let ended = None;
         self.ran.asked.push(Asked { client: number, sector, asked: now, started, ended });
     }
 

@@ -63,7 +63,8 @@ pub(super) const READS_BY_AGE: Check = Check {
         let seen = |elevator: &str, rotational: bool| {
             let until = Nanos::from_ms(10_000);
             let ran = setting(elevator, rotational, &clients, until, seed).run(sd_card());
-            let (mut reads, mut passed) = (0, 0);
+            let mut reads = 0;
+            let mut passed = 0;
             for level in 0..kinds.len() {
                 let of_level = ran.started.iter().filter(|n| ran.asked[**n].client == level);
                 let order: Vec<usize> = of_level.copied().collect();
@@ -117,7 +118,8 @@ fn age_against_sector(elevator: &str, file: fn(u64) -> Range<u64>, seed: u64) ->
         let ran = setting(elevator, rotational, &clients, until, seed).run(sd_card());
         max_and_mean(&ran)
     });
-    let (max, mean) = (ratio(age.0, sector.0), ratio(age.1, sector.1));
+    let max = ratio(age.0, sector.0);
+    let mean = ratio(age.1, sector.1);
     let what = format!(
         "longest read {} and {}, ratio {max:.2}; on average {} and {}, ratio {mean:.2}",
         ms(age.0),

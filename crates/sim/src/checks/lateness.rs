@@ -15,7 +15,9 @@ pub(super) const EARLY_START: Check = Check {
     run: |seed| {
         let seen = |elevator: &str, wait_ms: u64| {
             let mut random = Random::new(seed, 0);
-            let (mut worlds, mut with_lead, mut elsewhere) = (0, 0, 0);
+            let mut worlds = 0;
+            let mut with_lead = 0;
+            let mut elsewhere = 0;
             for fifo_batch in [1, 2, 3, 4, 6, 15, 16, 17, 64] {
                 for kind in (0..10).flat_map(|_| Kind::all()) {
                     let count = 1 + random.below(80) as usize;

@@ -68,7 +68,8 @@ struct Memory {
 
 impl Memory {
     fn new(pages: u32, seed: u64) -> Self {
-        let (buddy, random) = (Buddy::new(pages), Random::new(seed, 0));
+        let buddy = Buddy::new(pages);
+        let random = Random::new(seed, 0);
         Self { buddy, calls: Vec::new(), is_tight: false, kept_back: 0, faults: 0, random }
     }
 
@@ -194,7 +195,8 @@ fn both_wait(name: &str) -> Seen {
     let mut client = client(name, 256, 1024, &mut memory);
     let holders: Vec<Outcome<u32>> =
         (0..256).map(|page| client.get(1, page, &mut memory)).collect();
-    let (first, second) = (client.get(256, 256, &mut memory), client.get(256, 257, &mut memory));
+    let first = client.get(256, 256, &mut memory);
+    let second = client.get(256, 257, &mut memory);
     let parked = [&first, &second].iter().filter(|bio| ***bio == Outcome::Parked).count();
     for holder in holders {
         if let Outcome::Got(_, pages) = holder {
@@ -209,7 +211,8 @@ fn both_wait(name: &str) -> Seen {
 /// Counts pages at the start and at the end, with memory running out at each point.
 fn balance(gives_back: bool) -> Seen {
     const PAGES: u32 = 64;
-    let (mut points, mut missing) = (0, 0);
+    let mut points = 0;
+    let mut missing = 0;
     for available in 0..=32 {
         let mut memory = Memory::new(PAGES, 0);
         let mut client = client("bulk-callback", 32, PAGES, &mut memory);

@@ -64,9 +64,12 @@ fn dispatched(queue: &mut StackedQueue, flying: &mut Vec<(PathId, Issue)>) {
 
 /// Time stands still, so only completions can cause a run of the queue.
 fn ended(seed: u64, is_heard: bool) -> Seen {
-    let (mut queue, mut random) = (queue(1), Random::new(seed, 0));
-    let (mut flying, mut done) = (Vec::new(), Vec::new());
-    let (mut submitted, mut runs) = (0, 0);
+    let mut queue = queue(1);
+    let mut random = Random::new(seed, 0);
+    let mut flying = Vec::new();
+    let mut done = Vec::new();
+    let mut submitted = 0;
+    let mut runs = 0;
     loop {
         while submitted < BIOS && submitted - (done.len() as u64) < 64 {
             queue.submit_bio(Nanos(0), write(submitted));
@@ -87,16 +90,22 @@ fn ended(seed: u64, is_heard: bool) -> Seen {
         }
         queue.take_done(&mut done);
     }
-    let (ended, all) = (done.len() as u64, submitted);
+    let ended = done.len() as u64;
+    let all = submitted;
     let what = format!("{ended} of {all} writes have ended, {runs} runs were asked for");
     Seen { holds: ended == BIOS && queue.is_idle(), what }
 }
 
 /// Writes that end successfully must be written, and all writes must end.
 fn written(seed: u64, claims_all: bool) -> Seen {
-    let (mut queue, mut random) = (queue(32), Random::new(seed, 1));
-    let (mut flying, mut done, mut on_disk) = (Vec::new(), Vec::new(), BTreeSet::new());
-    let (mut submitted, mut parts, mut lost) = (0, 0, 0);
+    let mut queue = queue(32);
+    let mut random = Random::new(seed, 1);
+    let mut flying = Vec::new();
+    let mut done = Vec::new();
+    let mut on_disk = BTreeSet::new();
+    let mut submitted = 0;
+    let mut parts = 0;
+    let mut lost = 0;
     while done.len() < BIOS as usize {
         while submitted < BIOS && submitted - (done.len() as u64) < 32 {
             queue.submit_bio(Nanos(0), write(submitted));

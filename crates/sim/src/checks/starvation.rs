@@ -85,7 +85,9 @@ fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed
     for (place, number) in ran.started.iter().enumerate() {
         position[*number] = Some(place);
     }
-    let (mut late, mut most, mut oldest_from) = (0, 0, 0);
+    let mut late = 0;
+    let mut most = 0;
+    let mut oldest_from = 0;
     let lowest = (0..ran.asked.len()).filter(|n| is_lowest(clients[ran.asked[*n].client].kind));
     for number in lowest {
         let deadline = ran.asked[number].asked + expire;

@@ -63,7 +63,9 @@ mod tests {
 
     /// Duration of the last of `bursts` bursts, which start every `every_us`.
     fn last_us(bursts: u64, burst_us: u64, every_us: u64) -> u64 {
-        let (mut clock, mut now, mut last) = (Clock::default(), 0, Nanos(0));
+        let mut clock = Clock::default();
+        let mut now = 0;
+        let mut last = Nanos(0);
         for _ in 0..bursts {
             last = clock.stretch(Nanos(now * 1000), Nanos(burst_us * 1000), &GOVERNOR);
             now += every_us.max(last.0 / 1000);

@@ -83,7 +83,8 @@ fn sleeper_goes_first_where_the_other_has_run_more_by_the_granularity() {
     // Number of bursts of 400 of the other thread, and whether the sleeper is next.
     for (bursts, goes_first) in [(2, false), (4, true)] {
         let mut cpus = cpus(1, 1);
-        let (hog, sleeper) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
+        let hog = cpus.spawn(Affinity::Any);
+        let sleeper = cpus.spawn(Affinity::Any);
         cpus.wake(Nanos(0), hog, CPU0, Nanos(0));
         for _ in 0..bursts {
             let now = cpus.next_event().unwrap();
@@ -117,7 +118,8 @@ fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u
             _ => Affinity::Any,
         };
         cpus.spawn(affinity);
-        let (burst, sleep) = (1 + random.below(900), 1 + random.below(20_000));
+        let burst = 1 + random.below(900);
+        let sleep = 1 + random.below(20_000);
         habits.push(Habit { burst, bursts_left: 0, sleep, ready_since: None });
         sleepers.insert((u64::from(number), number));
     }
@@ -205,14 +207,16 @@ fn thread_that_never_sleeps_has_an_equal_share_beside_sleepers() {
         }
     }
     let others: u64 = sleepers.iter().map(|thread| cpus.used(*thread).0).sum();
-    let (hog, mean) = (cpus.used(hog).0, others / 31);
+    let hog = cpus.used(hog).0;
+    let mean = others / 31;
     assert!(hog.abs_diff(mean) < mean / 10, "{hog} ns, and {mean} of the others");
 }
 
 #[test]
 fn urgent_thread_takes_the_cpu_at_once_and_gives_it_to_nobody_else() {
     let mut cpus = cpus(1, 1);
-    let (job, other) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
+    let job = cpus.spawn(Affinity::Any);
+    let other = cpus.spawn(Affinity::Any);
     let urgent = cpus.spawn_urgent(Affinity::Cpu(CPU0));
     cpus.wake(Nanos(0), job, CPU0, Nanos(0));
     let mut now = cpus.next_event().unwrap();
@@ -334,10 +338,12 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
         let mut random = blockyard_workload::random::Random::new(seed, 0);
         let mut cpus = cpus(2, 2);
         let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
-        let (mut nobody, mut now) = (OfNobody::default(), Nanos(0));
+        let mut nobody = OfNobody::default();
+        let mut now = Nanos(0);
         while now.0 < 500_000 {
             let thread = threads[random.below(9) as usize];
-            let (by, cost) = (CpuId(random.below(4) as u16), Nanos(random.below(300)));
+            let by = CpuId(random.below(4) as u16);
+            let cost = Nanos(random.below(300));
             if random.below(3) == 0 {
                 nobody.before(&cpus, by, cost);
                 cpus.charge(now, by, cost);

@@ -136,7 +136,8 @@ impl Flash {
     fn open_block(&mut self, page: u64) -> Nanos {
         let Some(blocks) = self.config.blocks else { return Nanos(0) };
         let pages = u64::from(blocks.sectors / self.config.page_sectors).max(1);
-        let (block, in_block) = (page / pages, page % pages);
+        let block = page / pages;
+        let in_block = page % pages;
         let place = self.open.iter().position(|(open, _)| *open == block);
         let mut cost = Nanos(0);
         let in_order = match place.and_then(|place| self.open.remove(place)) {
@@ -205,7 +206,8 @@ impl Device for Flash {
         assert!(command.sector.0 + u64::from(command.sectors) <= self.config.sectors);
         assert!(self.in_flight < self.config.queue_depth);
         self.in_flight += 1;
-        let (ready, arrival) = (now + self.config.overhead, Arrival(self.arrivals));
+        let ready = now + self.config.overhead;
+        let arrival = Arrival(self.arrivals);
         self.arrivals += 1;
         match command.op {
             CommandOp::Flush if self.writes.is_empty() => {
@@ -287,7 +289,9 @@ mod tests {
         count: u32,
         mut command: impl FnMut(u32) -> Command,
     ) -> u64 {
-        let (mut now, mut ended, mut started) = (Nanos(0), Vec::new(), 0);
+        let mut now = Nanos(0);
+        let mut ended = Vec::new();
+        let mut started = 0;
         while (ended.len() as u32) < count {
             while started < count && (started as usize - ended.len()) < depth {
                 flash.start(now, command(started));
@@ -336,7 +340,9 @@ mod tests {
                 Command { tag, op: CommandOp::Read, sector, sectors: 8 }
             })
         };
-        let (one, many, more) = (iops(1), iops(64), iops(128));
+        let one = iops(1);
+        let many = iops(64);
+        let more = iops(128);
         // Overhead, one page and its bus time: 69 us.
         assert!((14_000..15_000).contains(&one), "{one}");
         assert!(many > 11 * one, "{one} and {many}");
@@ -356,7 +362,8 @@ mod tests {
         });
         let mut ended = Vec::new();
         ssd.advance(Nanos(1_000 * US), &mut ended);
-        let (read, bus) = (8 * US + 60 * US, 8 * 160);
+        let read = 8 * US + 60 * US;
+        let bus = 8 * 160;
         let times = [(read + bus, 0), (read + 2 * bus, 3), (read + 60 * US + bus, 1)];
         let expected = times.into_iter().chain([(read + 120 * US + bus, 2)]);
         assert_eq!(ended, expected.map(|(at, tag)| (Nanos(at), tag)).collect::<Vec<_>>());
@@ -378,8 +385,12 @@ mod tests {
     #[test]
     fn rate_times_mean_latency_is_the_depth() {
         for depth in [1, 7, 64] {
-            let (mut ssd, mut random, mut ended) = (ssd(), Random::new(4, 0), Vec::new());
-            let (mut now, mut started, mut sum) = (Nanos(0), Vec::new(), 0);
+            let mut ssd = ssd();
+            let mut random = Random::new(4, 0);
+            let mut ended = Vec::new();
+            let mut now = Nanos(0);
+            let mut started = Vec::new();
+            let mut sum = 0;
             while ended.len() < 20_000 {
                 while started.len() < ended.len() + depth {
                     let tag = started.len() as u32;

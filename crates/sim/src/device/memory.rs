@@ -78,10 +78,12 @@ mod tests {
 
     #[test]
     fn lanes_work_side_by_side_and_the_rest_waits_in_order() {
-        let (command, sector) = (Nanos(100), Nanos(10));
+        let command = Nanos(100);
+        let sector = Nanos(10);
         let mut ram = Memory::new(MemoryConfig { sectors: 1 << 20, command, sector, lanes: 2 });
         for tag in 0..4 {
-            let (op, at) = (CommandOp::Read, Sector(u64::from(tag) * 8));
+            let op = CommandOp::Read;
+            let at = Sector(u64::from(tag) * 8);
             ram.start(Nanos(0), Command { tag, op, sector: at, sectors: 8 });
         }
         let mut ended = Vec::new();

@@ -67,7 +67,8 @@ impl Blocks {
 
     /// Takes a block that is known to be free.
     pub(super) fn take(&mut self, block: u32) {
-        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
+        let word = &mut self.used[(block / 64) as usize];
+        let bit = 1 << (block % 64);
         assert!(*word & bit == 0, "block {block} is in use");
         *word |= bit;
         self.group_free[(block / self.group_blocks) as usize] -= 1;
@@ -75,7 +76,8 @@ impl Blocks {
 
     /// Frees a block.
     pub(super) fn release(&mut self, block: u32) {
-        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
+        let word = &mut self.used[(block / 64) as usize];
+        let bit = 1 << (block % 64);
         assert!(*word & bit != 0, "block {block} is free");
         *word &= !bit;
         self.group_free[(block / self.group_blocks) as usize] += 1;
@@ -219,7 +221,8 @@ mod tests {
     #[test]
     fn a_window_keeps_others_out_until_it_is_given_up() {
         let mut blocks = Blocks::new(4096, 1024);
-        let (mut a, mut b) = (Window::new(8, 64), Window::new(8, 64));
+        let mut a = Window::new(8, 64);
+        let mut b = Window::new(8, 64);
         assert_eq!(grow(&mut blocks, &mut a, 100, 3), [100, 101, 102]);
         assert_eq!(grow(&mut blocks, &mut b, 100, 2), [108, 109]);
         blocks.discard(&mut a, 8);
@@ -230,7 +233,8 @@ mod tests {
     #[test]
     fn a_gap_too_short_for_the_window_is_left() {
         let mut blocks = Blocks::new(4096, 1024);
-        let (mut a, mut b) = (Window::new(8, 64), Window::new(8, 64));
+        let mut a = Window::new(8, 64);
+        let mut b = Window::new(8, 64);
         grow(&mut blocks, &mut a, 100, 1);
         assert_eq!(grow(&mut blocks, &mut b, 93, 1), [108]);
         blocks.discard(&mut b, 8);
@@ -277,7 +281,8 @@ mod tests {
     #[test]
     fn the_last_blocks_are_taken_out_of_other_files_windows() {
         let mut blocks = Blocks::new(200, 128);
-        let (mut a, mut b) = (Window::new(64, 64), Window::new(64, 64));
+        let mut a = Window::new(64, 64);
+        let mut b = Window::new(64, 64);
         grow(&mut blocks, &mut a, 0, 1);
         let mut got = grow(&mut blocks, &mut b, 0, 199);
         assert_eq!(blocks.allocate(0, &mut b), None);

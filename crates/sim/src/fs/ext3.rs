@@ -195,7 +195,8 @@ impl Ext3 {
 
     /// Adds a new file to the directory.
     fn add(&mut self, file: FileId) {
-        let (groups, config) = (&self.groups, &self.config);
+        let groups = &self.groups;
+        let config = &self.config;
         let order = (0..groups.groups).map(|step| (config.directory_group + step) % groups.groups);
         let has_inode = |group: &u32| self.inodes[*group as usize] < groups.inodes(*group).1;
         let has_room = |group: &u32| has_inode(group) && self.blocks.free_in(*group) > 0;

@@ -261,7 +261,8 @@ mod tests {
         let mut journal = journal();
         let mut random = Random::new(1, 0);
         // The copy at each place of the ring, and the place of each block's youngest copy.
-        let (mut copies, mut youngest) = (BTreeMap::new(), BTreeMap::new());
+        let mut copies = BTreeMap::new();
+        let mut youngest = BTreeMap::new();
         for _ in 0..3000 {
             let start = random.below(400) as u32;
             let metadata = blocks(start + 10_000..start + 10_001 + random.below(200) as u32);

@@ -148,7 +148,8 @@ impl PhysicalMemory {
     #[must_use]
     pub fn new(config: MemoryConfig) -> Self {
         assert!(!config.zones.is_empty() && config.cpus > 0);
-        let (mut zones, mut first) = (Vec::new(), 0u32);
+        let mut zones = Vec::new();
+        let mut first = 0u32;
         for ZoneConfig { pages, watermark_pages } in config.zones {
             zones.push(Zone::new(first, pages, watermark_pages, config.cpus, config.lists));
             // Aligns blocks across zones too.

@@ -26,7 +26,8 @@ impl PhysicalMemory {
         assert!(order <= ORDER_MAX);
         let mut random = Random::new(seed, 1);
         for zone in 0..self.zones.len() {
-            let (start, pages) = (self.zones[zone].first, self.zones[zone].buddy.pages());
+            let start = self.zones[zone].first;
+            let pages = self.zones[zone].buddy.pages();
             for range in (0..pages).step_by(1 << order) {
                 if !chance(&mut random, per_mille) {
                     continue;

@@ -188,7 +188,9 @@ fn bulk_or_compound_is_faster_depends_on_fragmentation_and_on_the_lock() {
         client.put(pages, &mut memory);
         memory.take_spent()
     };
-    let (compound, bulk, single) = ("compound", "bulk-callback", "single");
+    let compound = "compound";
+    let bulk = "bulk-callback";
+    let single = "single";
     assert!(spent(compound, None, 0) < spent(bulk, None, 0));
     assert!(spent(compound, Some(1), 0) > spent(bulk, Some(1), 0));
     assert!(spent(compound, None, 100_000) > spent(bulk, None, 100_000));

@@ -232,8 +232,8 @@ impl Waits {
         };
         match settings.elevator.name {
             "deadline" | "mq-deadline" => {
-                let (starved, batch) =
-                    (settings.value("writes_starved"), settings.value("fifo_batch"));
+                let starved = settings.value("writes_starved");
+                let batch = settings.value("fifo_batch");
                 requests((before + 1).saturating_mul(starved + 2).saturating_mul(batch))
             }
             "deadline-prio" => {

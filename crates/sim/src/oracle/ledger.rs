@@ -350,7 +350,8 @@ impl Ledger {
         }
         sent.ended = self.step;
         must!(ExactlyOnce, !sent.failed, "a failure became a success: {bio:?}");
-        let (did, of) = (sent.done_sectors, bio.len.0);
+        let did = sent.done_sectors;
+        let of = bio.len.0;
         must!(ExactlyOnce, did == of, "{did} of {of} sectors were done: {bio:?}");
         if bio.op == Op::Flush || bio.preflush {
             must!(Flush, stamps.is_durable(sent.covers), "a flush without effect: {bio:?}");

@@ -81,7 +81,8 @@ impl Stamps {
     pub fn new(volatile: bool, owners: Vec<u16>) -> Self {
         let last = owners.iter().max().map_or(0, |last| usize::from(*last));
         let caches = vec![Cache::default(); last + 1];
-        let (chunks, untouched) = (BTreeMap::new(), Cell::default());
+        let chunks = BTreeMap::new();
+        let untouched = Cell::default();
         Self { volatile, owners, caches, chunks, untouched, written: 0 }
     }
 
@@ -100,7 +101,8 @@ impl Stamps {
     pub fn write(&mut self, sector: u64, sectors: u64, stamp: Stamp, fua: bool) -> WriteNumber {
         self.written += 1;
         let owner = self.owner(sector);
-        let (stable, number) = (self.caches[owner].stable, self.written);
+        let stable = self.caches[owner].stable;
+        let number = self.written;
         let durable = fua || !self.volatile;
         if !durable {
             self.caches[owner].unstable.push_back(number);
@@ -130,7 +132,8 @@ impl Stamps {
     /// The oldest stamp that a power cut may leave in a sector.
     #[must_use]
     pub fn durable(&self, sector: u64) -> Stamp {
-        let (cell, stable) = (self.found(sector), self.caches[self.owner(sector)].stable);
+        let cell = self.found(sector);
+        let stable = self.caches[self.owner(sector)].stable;
         let settled = cell.cached.iter().rfind(|(number, _)| *number <= stable);
         settled.map_or(cell.durable, |(_, stamp)| *stamp)
     }

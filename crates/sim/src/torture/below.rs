@@ -40,7 +40,8 @@ impl Below {
         };
         match paths.mode {
             QueueMode::Request => {
-                let (elevator, stacking) = (plan.spec.clone(), paths.stacking);
+                let elevator = plan.spec.clone();
+                let stacking = paths.stacking;
                 let config = StackedConfig { upper: plan.queue, elevator, lower: told, stacking };
                 Self::Requests(Box::new(StackedQueue::new(config, Multipath::new(paths.spec()))))
             }
@@ -91,7 +92,8 @@ impl Below {
                 out.extend(issues.into_iter().map(|issue| (0, issue)));
             }
             Self::Requests(queue) => {
-                let (mut dispatched, mut ran) = (Vec::new(), Vec::new());
+                let mut dispatched = Vec::new();
+                let mut ran = Vec::new();
                 queue.dispatch(now, 0, &mut dispatched);
                 for dispatched in dispatched {
                     match dispatched {

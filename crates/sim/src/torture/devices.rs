@@ -95,7 +95,8 @@ impl Devices {
 
     /// A device's part of a bio, in the volume's positions.
     pub(super) fn of_volume(&self, device: u16, piece: Bio) -> Result<Bio, Finding> {
-        let (start, len) = (piece.sector.0 as usize, piece.len.0 as usize);
+        let start = piece.sector.0 as usize;
+        let len = piece.len.0 as usize;
         let there = self.held[usize::from(device)].get(start..start + len).unwrap_or_default();
         let is_one = there.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         must!(ExactlyOnce, !there.is_empty() && is_one, "not of the volume: {piece:?}");

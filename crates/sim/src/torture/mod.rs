@@ -134,7 +134,8 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, at, finding, storage, .. } = self;
-        let (ms, ns) = (at.0 / 1_000_000, at.0 % 1_000_000);
+        let ms = at.0 / 1_000_000;
+        let ns = at.0 % 1_000_000;
         writeln!(f, "{}: {}", finding.oracle, finding.what)?;
         write!(f, "at {ms}.{ns:06} ms in the world of seed {seed}; to replay it:")?;
         write!(f, "\n  cargo x sim{} --seed {seed}", storage.option())?;
@@ -159,7 +160,8 @@ pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
     }
     let what = match second {
         Ok(second) => {
-            let (one, other) = (first.hash, second.hash);
+            let one = first.hash;
+            let other = second.hash;
             format!("two runs of one seed: traces {one:016x} and {other:016x}")
         }
         Err(violation) => format!("only one of two runs is clean: {}", violation.finding.what),

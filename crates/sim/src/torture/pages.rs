@@ -91,8 +91,10 @@ impl World {
         let bounce = Bounce::Pages { spec: *spec, sizes, source };
         let shard = Shard::new(&table(lines, Choice::Fixed(pipeline)), bounce);
         let shard = shard.expect("memory has more pages than the reserves");
-        let (flying, lists) = (Vec::new(), BTreeMap::new());
-        let (submitted, ended) = (0, 0);
+        let flying = Vec::new();
+        let lists = BTreeMap::new();
+        let submitted = 0;
+        let ended = 0;
         Self { random, memory, shard, lines, reserve, flying, lists, submitted, ended, all_pages }
     }
 
@@ -126,7 +128,8 @@ impl World {
         let line = self.random.below(self.lines);
         let at = self.random.below(LINE.0 - u64::from(len));
         let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes: len * 512 };
-        let (sector, len) = (Sector(line * LINE.0 + at), Sector(u64::from(len)));
+        let sector = Sector(line * LINE.0 + at);
+        let len = Sector(u64::from(len));
         self.submitted += 1;
         self.shard.submit_bio(Nanos(0), Bio::new(Op::Write, sector, len, buf, 0));
         self.collect();
@@ -155,7 +158,8 @@ impl World {
     }
 
     fn collect(&mut self) {
-        let (mut sqes, mut done) = (Vec::new(), Vec::new());
+        let mut sqes = Vec::new();
+        let mut done = Vec::new();
         self.shard.take_sq(&mut sqes);
         for Sqe { token, op, linked, .. } in sqes {
             if let SqeOp::Crypt { dst, .. } = op {
@@ -203,7 +207,8 @@ impl World {
             allocator.page_waits + allocator.mutex_waits
         };
         let counters = self.shard.page_allocators().map(|allocator| waits(allocator.counters()));
-        let (waits, stuck) = (counters.sum(), self.shard.parked());
+        let waits = counters.sum();
+        let stuck = self.shard.parked();
         if stuck == 0 {
             assert_eq!(self.ended, self.submitted, "every write ended once");
             assert!(self.shard.is_idle() && self.lists.is_empty());

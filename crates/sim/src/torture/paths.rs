@@ -243,7 +243,8 @@ impl PathSet {
         if !chance(random, plan.outages.operator) {
             return None;
         }
-        let (path, group) = (random.below(plan.count.into()), 1 + random.below(plan.groups.into()));
+        let path = random.below(plan.count.into());
+        let group = 1 + random.below(plan.groups.into());
         Some(match random.below(10) {
             0 | 1 => Order::Message(format!("fail_path p{path}")),
             2 | 3 => Order::Message(format!("reinstate_path p{path}")),
@@ -280,7 +281,8 @@ impl PathSet {
             let done_sectors = if status == BlkStatus::Ok { sectors } else { 0 };
             return Fate { status, done_sectors };
         };
-        let (outages, random) = (plan.outages, &mut self.random);
+        let outages = plan.outages;
+        let random = &mut self.random;
         let cuts = plan.mode == QueueMode::Request;
         let mut first = |least| match cuts && sectors > least {
             true => least + random.below(sectors - least),

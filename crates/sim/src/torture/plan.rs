@@ -110,9 +110,11 @@ impl Plan {
         let depth = queue.queue_depth * u32::from(queue.hw_queues);
         let model = model(random, depth, &mut queue);
         let cuts = (0..1 + random.below(3)).map(|_| random.below(2) == 0).collect();
-        let (mut faults, traffic) = (faults(random, &queue), traffic(random));
+        let mut faults = faults(random, &queue);
+        let traffic = traffic(random);
         // Drawn last, so that worlds with one disk do not change.
-        let (mut paths, mut devices) = (None, None);
+        let mut paths = None;
+        let mut devices = None;
         match Sabotage::storage(config) {
             Storage::Disk => {}
             Storage::Paths => {
@@ -181,7 +183,8 @@ impl fmt::Display for Plan {
 /// Half of the tunables have defaults, the others are small or random below a hundred.
 fn elevator(random: &mut Random) -> (Settings, ElevatorSpec) {
     let elevator: &'static ElevatorType = one_of(random, ELEVATORS);
-    let (mut values, mut text) = (Vec::new(), elevator.name.to_string());
+    let mut values = Vec::new();
+    let mut text = elevator.name.to_string();
     for tunable in elevator.tunables {
         let value = match random.below(4) {
             0 => tunable.min,

@@ -55,7 +55,8 @@ impl ShardOverQueues {
     pub(super) fn multipath(paths: &Paths, queue: QueueConfig, elevator: &ElevatorSpec) -> Self {
         let devs = (0..paths.count).map(DevId).collect();
         let spec = MultipathTargetSpec { multipath: paths.spec(), devs, requests: None };
-        let (start, len) = (Sector(0), Sector(SECTORS));
+        let start = Sector(0);
+        let len = Sector(SECTORS);
         let table = Table::new(vec![TableExtent::new(start, len, Arc::new(spec))]);
         let queues = (0..paths.count).map(|_| RequestQueue::new(queue, elevator));
         Self { is_multipath: true, ..Self::new(&table, queues.collect()) }
@@ -135,7 +136,8 @@ impl ShardOverQueues {
     /// Returns completions of the queues to the shard, which may push more.
     fn settle(&mut self, now: Nanos) {
         loop {
-            let (mut done, mut unparked) = (Vec::new(), Vec::new());
+            let mut done = Vec::new();
+            let mut unparked = Vec::new();
             for queue in &mut self.queues {
                 queue.take_done(&mut done);
                 queue.take_unparked(&mut unparked);

@@ -449,7 +449,8 @@ impl Stack {
         if self.later.has_softirqs() && self.has_paths {
             let number = self.number(*path, issue.tag);
             if !self.saboteur.strikes(Sabotage::LostSoftirq) {
-                let (path, tag) = (*path, issue.tag);
+                let path = *path;
+                let tag = issue.tag;
                 self.later.raise(Raised { due: at, number, path, tag, fate });
             }
             return Ok(());
@@ -505,7 +506,8 @@ impl Stack {
         status: BlkStatus,
         by: &mut Witnesses<'_>,
     ) -> Result<(), Finding> {
-        let (mut sector, mut len) = (piece.sector.0, piece.len.0);
+        let mut sector = piece.sector.0;
+        let mut len = piece.len.0;
         if piece.op == Op::Read {
             return if status == BlkStatus::Ok { self.read(at, piece, by) } else { Ok(()) };
         }
@@ -664,7 +666,8 @@ fn skipped_of_fua(pieces: &[Bio], ledger: &Ledger) -> Option<Sector> {
 /// Splits a piece into its done first sectors and the rest.
 fn cut(piece: &Bio, done_sectors: u64) -> impl Iterator<Item = (Bio, bool)> {
     let piece = *piece;
-    let (done, rest) = (Sector(done_sectors), Sector(piece.len.0 - done_sectors));
+    let done = Sector(done_sectors);
+    let rest = Sector(piece.len.0 - done_sectors);
     let parts = [
         (Bio { len: done, ..piece }, true),
         (Bio { sector: piece.sector + done, len: rest, ..piece }, false),

@@ -105,7 +105,8 @@ impl fmt::Display for Event<'_> {
                 f.write_str(flag(bio.preflush, " preflush"))?;
                 f.write_str(flag(bio.fua, " fua"))?;
                 f.write_str(flag(origin.sync, " sync"))?;
-                let (context, priority) = (origin.io_context.0, origin.priority);
+                let context = origin.io_context.0;
+                let priority = origin.priority;
                 write!(f, "  context {context}, cpu {}, {priority}", origin.cpu)
             }
             Event::Park(user) => write!(f, "park     bio {user}"),
@@ -116,7 +117,8 @@ impl fmt::Display for Event<'_> {
             Event::Issue(device, issue, pieces) => {
                 let Issue { tag, op, sector, len, fua, .. } = issue;
                 let fua = if *fua { " fua" } else { "" };
-                let (hctx, index) = (tag.hctx, tag.index);
+                let hctx = tag.hctx;
+                let index = tag.index;
                 write!(f, "issue    tag {hctx}:{index}: {op:?} {}+{}{fua}", sector.0, len.0)?;
                 write!(f, "  of {pieces}, device {device}")
             }

@@ -153,7 +153,8 @@ impl<'c, 'l> World<'c, 'l> {
     }
 
     fn stuck(&self) -> Result<(), Finding> {
-        let (open, parked) = (self.by.ledger.open(), self.parked.len());
+        let open = self.by.ledger.open();
+        let parked = self.parked.len();
         must!(Progress, false, "{open} bios wait ({parked} parked), but no event is scheduled");
         Ok(())
     }
@@ -252,7 +253,8 @@ impl<'c, 'l> World<'c, 'l> {
 
     fn unplug(&mut self, place: usize) {
         let Some(plugged) = self.submitters[place].plug.take() else { return };
-        let (now, io_context) = (self.now(), self.submitters[place].io_context);
+        let now = self.now();
+        let io_context = self.submitters[place].io_context;
         self.by.trace.note(now, Event::Unplug(io_context.0));
         self.stack.unplug(now, io_context);
         plugged.iter().for_each(|user| self.by.waits.waits(now, *user));
@@ -260,7 +262,8 @@ impl<'c, 'l> World<'c, 'l> {
 
     /// Replaces a submitter by a new one.
     fn exit(&mut self, place: usize) {
-        let (now, io_context) = (self.now(), self.submitters[place].io_context);
+        let now = self.now();
+        let io_context = self.submitters[place].io_context;
         self.by.trace.note(now, Event::Exit(io_context.0));
         self.stack.exit_context(now, io_context);
         let plugged = self.submitters[place].plug.take();
@@ -297,9 +300,12 @@ impl<'c, 'l> World<'c, 'l> {
     }
 
     fn bio(&mut self, place: usize) -> Bio {
-        let (random, traffic) = (&mut self.random, &self.plan.traffic);
+        let random = &mut self.random;
+        let traffic = &self.plan.traffic;
         let submitter = &mut self.submitters[place];
-        let (reads, flushes, discards) = (traffic.reads, traffic.flushes, traffic.discards);
+        let reads = traffic.reads;
+        let flushes = traffic.flushes;
+        let discards = traffic.discards;
         let draw = random.below(100);
         let op = match draw {
             _ if draw < flushes => Op::Flush,

@@ -157,7 +157,9 @@ fn next_step(
     };
     for (number, (sector, sectors)) in step.writes.iter().enumerate() {
         let preflush = step.preflush && number == 0;
-        let (sector, sectors, fua) = (*sector, *sectors, step.fua);
+        let sector = *sector;
+        let sectors = *sectors;
+        let fua = step.fua;
         committer.outbox.push_back(Out { op: Op::Write, sector, sectors, preflush, fua, ..flush });
     }
     if step.writes.is_empty() && step.preflush {

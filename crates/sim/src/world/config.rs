@@ -137,7 +137,9 @@ impl DeviceConfig {
             Self::Flash(config) => Box::new(Flash::new(*config)),
             // CPUs do their work; the device behind the queue is unused.
             Self::Memory(RamConfig { sectors, .. }) | Self::Null(NullConfig { sectors, .. }) => {
-                let (command, sector, lanes) = (Nanos(0), Nanos(0), 1);
+                let command = Nanos(0);
+                let sector = Nanos(0);
+                let lanes = 1;
                 Box::new(Memory::new(MemoryConfig { sectors: *sectors, command, sector, lanes }))
             }
         }

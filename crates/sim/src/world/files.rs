@@ -244,7 +244,8 @@ impl<'a> Files<'a> {
         let before = outbox.len();
         let purpose = Purpose::Direct { id };
         let bio = |op, sector, sectors, sync| {
-            let (preflush, fua) = (false, false);
+            let preflush = false;
+            let fua = false;
             Out { op, sector, sectors, sync, preflush, fua, purpose }
         };
         match op {

@@ -72,7 +72,8 @@ pub fn run<P: Program, O: Observer>(
     mut observer: O,
 ) -> Result<(Outcome, O), String> {
     let mut world = World::new(config, &mut observer);
-    let (mut ended, mut cpu_busy) = (Nanos(0), Nanos(0));
+    let mut ended = Nanos(0);
+    let mut cpu_busy = Nanos(0);
     while let Some(phase) = program.next_phase() {
         let started = world.now();
         world.start(phase.tasks, phase.background);

@@ -180,7 +180,8 @@ impl Task for Direct {
         if self.left > 0 && self.in_flight < self.depth {
             (self.left, self.in_flight) = (self.left - 1, self.in_flight + 1);
             let offset_bytes = u64::from(self.left) * 4096;
-            let (id, op) = (self.left, DirectOp::Read);
+            let id = self.left;
+            let op = DirectOp::Read;
             return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
         }
         if self.in_flight > 0 { Call::Reap { at_least: 1, at_most: u32::MAX } } else { Call::Exit }
@@ -215,7 +216,8 @@ fn direct_reads_of_the_device_keep_its_depth_busy() {
         assert_eq!(program.1[0].seen, 1_000);
         outcome.ended.0 / US
     };
-    let (one, eight) = (time(1), time(8));
+    let one = time(1);
+    let eight = time(8);
     assert!((100_000..130_000).contains(&one), "{one} us");
     assert!((12_500..20_000).contains(&eight), "{eight} us");
 }
@@ -344,7 +346,8 @@ fn memory_is_copied_by_who_submits_and_ends_without_an_interrupt() {
         let queue = QueueConfig::of(mq_generation());
         config.queue = QueueConfig { queue_depth: 64, cpus: 4, ..queue };
         (config.costs.interrupt, config.costs.complete) = (Nanos(interrupt), Nanos(interrupt));
-        let (command, sector) = (Nanos(300), Nanos(50));
+        let command = Nanos(300);
+        let sector = Nanos(50);
         config.device = DeviceConfig::Memory(RamConfig { sectors: 1 << 20, command, sector });
         let mut fio = readers(4, 1);
         let (outcome, ()) = run(&config, &mut fio, ()).unwrap();

@@ -55,7 +55,8 @@ impl WriteCache {
             return false;
         }
         let epoch = self.overwrite(sector, sectors);
-        let (mut start, mut len) = (sector, sectors);
+        let mut start = sector;
+        let mut len = sectors;
         // Extends a range that ends here, if it has the same epoch.
         if let Some((&before, &dirty)) = self.ranges.range(..sector).next_back()
             && before + u64::from(dirty.sectors) == sector

@@ -83,7 +83,8 @@ impl Geometry {
     pub fn new(revolution: Nanos, heads: u32, zones: Vec<Zone>, seek: SeekTimes) -> Self {
         assert!(heads > 0 && !zones.is_empty() && revolution.0 > 0);
         assert!(seek.track_to_track <= seek.average && seek.average <= seek.full_stroke);
-        let (mut sectors, mut cylinders) = (0, 0);
+        let mut sectors = 0;
+        let mut cylinders = 0;
         let mut starts = Vec::new();
         for zone in &zones {
             assert!(zone.cylinders > 0 && zone.sectors_per_track > 0);
@@ -193,14 +194,16 @@ impl Geometry {
     /// three known times.
     fn curve(&self, distance: u32) -> Nanos {
         let SeekTimes { track_to_track, average, full_stroke, .. } = self.seek;
-        let (distance, last) = (u64::from(distance), u64::from(self.cylinders - 1));
+        let distance = u64::from(distance);
+        let last = u64::from(self.cylinders - 1);
         let knee = (last / 3).max(2);
         if distance <= knee {
             // In units of 2^-16: integers, so that every machine computes the same disk.
             let share = ((distance - 1) << 32) / (knee - 1);
             return track_to_track + Nanos(((average - track_to_track).0 * share.isqrt()) >> 16);
         }
-        let (beyond, rest) = (distance - knee, last - knee);
+        let beyond = distance - knee;
+        let rest = last - knee;
         average + Nanos((full_stroke - average).0 * beyond / rest.max(1))
     }
 }

@@ -204,7 +204,8 @@ impl Disk {
     }
 
     fn accept(&mut self, now: Nanos, command: Command) {
-        let (sector, ready) = (command.sector.0, now + self.config.overhead);
+        let sector = command.sector.0;
+        let ready = now + self.config.overhead;
         match command.op {
             CommandOp::Flush if self.cache.is_clean() => self.end_over_bus(ready, &command),
             CommandOp::Flush => {
@@ -263,7 +264,8 @@ impl Disk {
     /// continues after it.
     fn read_on(&mut self, now: Nanos, sector: u64, sectors: u32) -> Option<Nanos> {
         let ahead = self.read_ahead?;
-        let (reach, end) = (self.config.read_ahead_sectors, sector + u64::from(sectors));
+        let reach = self.config.read_ahead_sectors;
+        let end = sector + u64::from(sectors);
         let full = (ahead.start + u64::from(reach)).min(self.sectors());
         let len = |to: u64| u32::try_from(to - ahead.start).expect("the buffer is small");
         let is_full = ahead.since + self.pass_time(ahead.start, len(full)) <= now;

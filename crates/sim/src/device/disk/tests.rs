@@ -46,7 +46,9 @@ fn command(tag: u32, op: CommandOp, sector: u64, sectors: u32) -> Command {
 /// Runs commands, `depth` at a time; returns the end of the last one.
 fn run(disk: &mut Disk, depth: usize, commands: impl Iterator<Item = Command>) -> Nanos {
     let mut commands = commands.peekable();
-    let (mut now, mut in_flight, mut ended) = (Nanos(0), 0, Vec::new());
+    let mut now = Nanos(0);
+    let mut in_flight = 0;
+    let mut ended = Vec::new();
     while commands.peek().is_some() || in_flight > 0 {
         while in_flight < depth
             && let Some(command) = commands.next()
@@ -110,7 +112,8 @@ fn prepared_commands_stream_and_others_lose_a_turn_each() {
     };
     // 1200 sectors of a track of 1260: at most a revolution of 8.33 ms to the first, and one over
     // all; or a revolution for each of 150 writes.
-    let (prepared, not) = (time(true), time(false));
+    let prepared = time(true);
+    let not = time(false);
     assert!((8..17).contains(&prepared), "{prepared} ms");
     assert!(not >= 149 * 8, "{not} ms");
 }
@@ -158,8 +161,11 @@ fn no_command_is_passed_by_one_that_came_so_much_later() {
     let age_max = Nanos::from_ms(400);
     let policy = Policy::ShortestPositioning { age_max };
     let mut disk = Disk::new(DiskConfig { read_ahead_sectors: 0, ..config(policy, 0) });
-    let (far, mut rng) = (disk.sectors() - 8, Random::new(3, 0));
-    let (mut now, mut arrived, mut ended) = (Nanos(0), Vec::new(), Vec::new());
+    let far = disk.sectors() - 8;
+    let mut rng = Random::new(3, 0);
+    let mut now = Nanos(0);
+    let mut arrived = Vec::new();
+    let mut ended = Vec::new();
     while ended.len() < 2_000 {
         while arrived.len() < ended.len() + 8 {
             // Nearly all commands are near the arm.
@@ -172,7 +178,8 @@ fn no_command_is_passed_by_one_that_came_so_much_later() {
         disk.advance(now, &mut ended);
     }
     let order: Vec<Nanos> = ended.iter().map(|(_, tag)| arrived[*tag as usize]).collect();
-    let (mut latest, mut most) = (Nanos(0), Nanos(0));
+    let mut latest = Nanos(0);
+    let mut most = Nanos(0);
     for arrived in order {
         latest = latest.max(arrived);
         most = most.max(latest.since(arrived));
@@ -186,15 +193,18 @@ fn flush_ends_although_reads_near_the_arm_keep_coming() {
     let age_max = Nanos::from_ms(400);
     let policy = Policy::ShortestPositioning { age_max };
     let mut disk = Disk::new(DiskConfig { read_ahead_sectors: 0, ..config(policy, 16_384) });
-    let (far, mut rng) = (disk.sectors() - 8, Random::new(3, 0));
+    let far = disk.sectors() - 8;
+    let mut rng = Random::new(3, 0);
     for tag in 2..10 {
         disk.start(Nanos(0), command(tag, CommandOp::Read, rng.below(100_000), 8));
     }
     disk.start(Nanos(0), command(0, CommandOp::Write { fua: false }, far, 8));
     disk.start(Nanos(0), command(1, CommandOp::Flush, 0, 0));
-    let (mut ended, mut tag) = (Vec::new(), 10);
+    let mut ended = Vec::new();
+    let mut tag = 10;
     while !ended.iter().any(|(_, ended)| *ended == 1) {
-        let (now, before) = (disk.next_event().unwrap(), ended.len());
+        let now = disk.next_event().unwrap();
+        let before = ended.len();
         disk.advance(now, &mut ended);
         for _ in ended[before..].iter().filter(|(_, ended)| *ended > 1) {
             disk.start(now, command(tag, CommandOp::Read, rng.below(100_000), 8));
@@ -299,7 +309,8 @@ fn seek_curve_has_the_average_that_a_published_specification_defines() {
     let revolution = Nanos(60_000 * MS / 5_400);
     let geometry = Geometry::even(revolution, 4, 312_500_000, (1_100, 550), seek);
     let last = u64::from(geometry.cylinders() - 1);
-    let (mut sum, mut pairs) = (0u128, 0u128);
+    let mut sum = 0u128;
+    let mut pairs = 0u128;
     for distance in 1..=last {
         let weight = u128::from(last + 1 - distance);
         let time = geometry.seek_time((0, 0), (distance as u32, 0), false);

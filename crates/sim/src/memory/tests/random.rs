@@ -45,7 +45,10 @@ impl World {
         let spec = AllocatorSpec::parse(spec).unwrap();
         let client = Allocator::new(spec, sizes, &mut memory).unwrap();
         let taken = vec![false; memory.owners.len()];
-        let (running, asked, got, held_max) = (Vec::new(), 0, 0, 0);
+        let running = Vec::new();
+        let asked = 0;
+        let got = 0;
+        let held_max = 0;
         Self { memory, client, random, reserve, taken, running, asked, got, held_max }
     }
 
@@ -116,7 +119,8 @@ impl World {
                 self.resume();
             }
             _ => {
-                let (order_min, rate) = (self.below(3), [0, 50, 500, 1000][self.below(4) as usize]);
+                let order_min = self.below(3);
+                let rate = [0, 50, 500, 1000][self.below(4) as usize];
                 let order_min = u8::try_from(order_min).unwrap();
                 let faults = AllocFaults { per_mille: rate, order_min, ..AllocFaults::default() };
                 self.memory.set_faults(faults);
@@ -133,7 +137,8 @@ impl World {
             self.end_one();
         }
         let counters = *self.client.counters();
-        let (parked, held_max) = (self.client.parked(), self.held_max);
+        let parked = self.client.parked();
+        let held_max = self.held_max;
         assert_eq!(u64::from(self.got), counters.bios);
         if parked == 0 {
             assert_eq!(self.got, self.asked, "every writer ended");
@@ -159,7 +164,8 @@ fn run(spec: &str, seed: u64, steps: u32) -> (u32, End) {
 #[test]
 fn writers_of_every_allocator_end_and_pages_are_neither_lost_nor_given_twice() {
     for allocator in ALLOCATORS {
-        let (mut waits, mut second_rounds) = (0, 0);
+        let mut waits = 0;
+        let mut second_rounds = 0;
         for seed in 0..20 {
             let (limit, end) = run(allocator.name, seed, 5_000);
             assert_eq!(end.parked, 0, "{}, seed {seed}", allocator.name);

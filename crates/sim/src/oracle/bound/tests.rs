@@ -21,7 +21,8 @@ fn forgotten_after(mut waits: Waits, op: Op) -> Option<u64> {
     waits.submitted(&forgotten);
     waits.waits(Nanos(0), 0);
     (1..20_000).find(|user| {
-        let (now, other) = (Nanos::from_ms(*user), bio(Op::Read, *user));
+        let now = Nanos::from_ms(*user);
+        let other = bio(Op::Read, *user);
         waits.submitted(&other);
         waits.waits(now, *user);
         waits.served(Nanos::from_ms(1));
@@ -48,7 +49,9 @@ fn deadline_counts_from_the_expiry_and_by_its_tunables() {
     let values = |expire, batch| vec![("write_expire", expire), ("fifo_batch", batch)];
     let after =
         |expire, batch| forgotten_after(waits("deadline", values(expire, batch)), Op::Write);
-    let (soon, later, longer) = (after(1, 1), after(500, 1), after(1, 16));
+    let soon = after(1, 1);
+    let later = after(500, 1);
+    let longer = after(1, 16);
     assert!(soon.unwrap() + 400 < later.unwrap(), "{soon:?} and {later:?}");
     assert!(soon.unwrap() * 4 < longer.unwrap(), "{soon:?} and {longer:?}");
 }

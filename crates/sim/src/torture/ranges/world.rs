@@ -219,7 +219,9 @@ impl<'c, 'l> World<'c, 'l> {
         for _ in 0..self.far {
             announcer.announce(Blocks::around(FAR_BYTES, BLOCK_BYTES)).expect("there is room");
         }
-        let (steps, mail, ended) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let steps = VecDeque::new();
+        let mail = VecDeque::new();
+        let ended = VecDeque::new();
         Shard { announcer, steps, mail, ended, open: 0, is_leaving: false }
     }
 
@@ -292,7 +294,8 @@ impl<'c, 'l> World<'c, 'l> {
             return;
         }
         let (kind, cells) = self.draw();
-        let (now, id) = (self.now(), self.new_id());
+        let now = self.now();
+        let id = self.new_id();
         self.budget -= 1;
         self.report.requests += 1;
         self.shards[shard].open += 1;
@@ -360,7 +363,8 @@ impl<'c, 'l> World<'c, 'l> {
     fn next_portion(&mut self, id: u64) {
         let portion_cells = self.portion_cells;
         let request = self.request(id);
-        let (shard, portions) = (request.shard, &mut request.portions);
+        let shard = request.shard;
+        let portions = &mut request.portions;
         if Range::is_empty(portions) {
             return;
         }
@@ -419,7 +423,9 @@ impl<'c, 'l> World<'c, 'l> {
         self.request(request).pending += 1;
         let is_patch = matches!(work, Work::Patch(_));
         self.report.patches += u64::from(is_patch);
-        let (hold, waits, came) = (Hold::Nothing, false, 0);
+        let hold = Hold::Nothing;
+        let waits = false;
+        let came = 0;
         self.note(|| format!("request {request}: claim {user} of {cells:?}, patch {is_patch}"));
         let claim = Claim { shard, request, cells, work, hold, waits, came };
         self.claims.insert(user, claim);
@@ -465,7 +471,8 @@ impl<'c, 'l> World<'c, 'l> {
         let now = self.now();
         let claim = self.at(user);
         claim.came = now;
-        let (shard, blocks) = (claim.shard, blocks(&claim.cells));
+        let shard = claim.shard;
+        let blocks = blocks(&claim.cells);
         let is_read = matches!(claim.work, Work::Read);
         let skips = if is_read {
             !self.disk.tears || self.hastens(Sabotage::UnannouncedRead)
@@ -516,7 +523,8 @@ impl<'c, 'l> World<'c, 'l> {
         let now = self.now();
         let claim = self.at(user);
         claim.came = now;
-        let (shard, blocks) = (claim.shard, blocks(&claim.cells));
+        let shard = claim.shard;
+        let blocks = blocks(&claim.cells);
         let announcer = &self.shards[shard].announcer;
         let (entry, may_go) = self.ranges.enter(announcer, blocks, share, user);
         self.at(user).hold = Hold::Entry(entry);
@@ -617,7 +625,8 @@ impl<'c, 'l> World<'c, 'l> {
         self.note(|| format!("disk: claim {}, write {} ended", io.user, io.is_write));
         // The claim's connection left without waiting.
         let Some(claim) = self.claims.get(&io.user) else { return Ok(()) };
-        let (shard, request) = (claim.shard, &self.requests[&claim.request]);
+        let shard = claim.shard;
+        let request = &self.requests[&claim.request];
         if let Some(expected) = &request.expected {
             let skip = request.cells.start - io.cells.start;
             let stamps = &io.stamps[skip..][..request.cells.len()];
@@ -648,7 +657,8 @@ fn blocks(cells: &Range<usize>) -> Blocks {
 /// The partial sectors at the ends of a range, and the whole sectors between.
 fn cut(cells: Range<usize>, sector: usize) -> (Vec<Range<usize>>, Range<usize>) {
     let Range { start, end } = cells;
-    let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
+    let first = start.next_multiple_of(sector);
+    let last = end / sector * sector;
     // A single part that touches neither end of its sector.
     let (parts, whole) = match first > last {
         true => ([start..end, end..end], start..start),

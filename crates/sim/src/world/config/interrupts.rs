@@ -22,7 +22,8 @@ pub struct InterruptConfig {
 impl InterruptConfig {
     /// The CPU interrupted for a request of this CPU.
     pub(in crate::world) fn vector_of(self, submitter: CpuId, topology: Topology) -> CpuId {
-        let (cpus, vectors) = (u32::from(topology.cpus()), u32::from(self.vectors));
+        let cpus = u32::from(topology.cpus());
+        let vectors = u32::from(self.vectors);
         let vectors = vectors.clamp(1, cpus);
         let part = u32::from(submitter.0) * vectors / cpus;
         CpuId(u16::try_from((part * cpus).div_ceil(vectors)).expect("it is one of the CPUs"))

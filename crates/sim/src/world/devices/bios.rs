@@ -49,7 +49,8 @@ impl Bios {
             Op::Read | Op::Write => BufRef::zeros(out.sectors * 512),
             _ => BufRef::NONE,
         };
-        let (sector, len) = (Sector(out.sector), Sector(u64::from(out.sectors)));
+        let sector = Sector(out.sector);
+        let len = Sector(u64::from(out.sectors));
         let bio = Bio::new(out.op, sector, len, buf, user);
         Bio { preflush: out.preflush, fua: out.fua, origin, ..bio }
     }

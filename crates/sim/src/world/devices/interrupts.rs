@@ -45,7 +45,9 @@ impl Devices {
         self.at_device += 1;
         self.note_issue(machine, &issue);
         self.submitters.note(&issue);
-        let (tag, op, sector) = (issue.tag, issue.op, issue.sector.0);
+        let tag = issue.tag;
+        let op = issue.op;
+        let sector = issue.sector.0;
         let in_flight = self.at_device;
         machine.threads.event(Event::Issue { tag: tag.index, op, sector, sectors, in_flight });
         if machine.config.device.is_memory() {

@@ -209,7 +209,8 @@ impl Devices {
         }
         self.release_issues(machine);
         while self.bios.len() > 0 {
-            let (block, interrupt) = (self.block.next_event(), self.interrupts.next_at());
+            let block = self.block.next_event();
+            let interrupt = self.interrupts.next_at();
             let at = block.into_iter().chain(interrupt).min().ok_or_else(|| {
                 format!("{} bios never end, and nothing happens any more", self.bios.len())
             })?;

@@ -217,7 +217,8 @@ fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     // there.
     let hop = 1_000 + 1_000 + 1_000;
     let ciphers = 500 + 4 * 2_000;
-    let (each, sum) = (result.runtime.0 / result.read.ios, submits + hop + ciphers + hop);
+    let each = result.runtime.0 / result.read.ios;
+    let sum = submits + hop + ciphers + hop;
     // The first read finds other threads on the CPUs: two switches, in a thousand reads.
     assert!((sum..sum + 5).contains(&each), "{each} ns, and the hops take {sum}");
     let waits = result.usage.voluntary;
@@ -243,7 +244,8 @@ fn cipher_inline_takes_the_time_of_one_cpu_and_workers_share_it() {
         outcome(&config, load).ended.0 / US
     };
     // 16 MiB at 2 us a KiB are 32.8 ms.
-    let (inline, any) = (time("inline"), time("E"));
+    let inline = time("inline");
+    let any = time("E");
     assert!((32_700..60_000).contains(&inline), "{inline} us");
     assert!(any * 2 < inline, "{any} us on four CPUs, {inline} us on one");
 }
@@ -268,7 +270,8 @@ fn allocating(allocator: &str, usable_pages: Option<u32>) -> CryptCauses {
 
 #[test]
 fn pages_are_allocated_as_the_allocator_does_and_its_time_is_paid() {
-    let (single, bulk) = (allocating("single", None), allocating("bulk-callback", None));
+    let single = allocating("single", None);
+    let bulk = allocating("bulk-callback", None);
     let calls = |causes: &CryptCauses| {
         let pages = causes.pages.as_ref().unwrap();
         (pages.bios, pages.single_calls, pages.bulk_calls)
@@ -298,7 +301,8 @@ fn worker_of_high_priority_preempts_the_submitter() {
         let load = Load { jobs: 1, each: 40, depth: 8, kib: 4, reads_percent: 0 };
         outcome(&config, load).causes.switches
     };
-    let (fair, high) = (switches(false), switches(true));
+    let fair = switches(false);
+    let high = switches(true);
     // Eight writes are submitted before the first is encrypted, or each is encrypted at once.
     assert!(high > 2 * fair, "{high} and {fair} switches");
 }

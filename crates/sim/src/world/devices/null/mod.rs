@@ -126,7 +126,9 @@ impl Null {
     ) -> Self {
         let queues = match (stack, config.queue_mode) {
             (Some(stack), _) => {
-                let (upper, lower, stacking) = (stack.upper, queue, stack.stacking);
+                let upper = stack.upper;
+                let lower = queue;
+                let stacking = stack.stacking;
                 let elevator = elevator.clone();
                 let config = StackedConfig { upper, elevator, lower, stacking };
                 Queues::Stacked(Box::new(StackedQueue::new(config, Multipath::new(one_path()))))
@@ -183,7 +185,8 @@ impl Null {
             Queues::Bios | Queues::One(_) => self.causes,
             Queues::Stacked(queue) => {
                 let counters = queue.counters();
-                let (clones, no_tag) = (counters.clones, counters.no_tag);
+                let clones = counters.clones;
+                let no_tag = counters.no_tag;
                 NullCauses { clones, no_tag, ..self.causes }
             }
         }

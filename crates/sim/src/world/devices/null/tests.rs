@@ -121,7 +121,9 @@ fn before_the_patch_workers_issue_all_and_after_it_none() {
     let (raw, raw_ios, _) = read(&world(null, None));
     let (before, before_ios, before_switches) = read(&world(null, Some(Stacking::BEFORE)));
     let (after, after_ios, after_switches) = read(&world(null, Some(Stacking::AFTER)));
-    let (raw, before, after) = (causes(&raw), causes(&before), causes(&after));
+    let raw = causes(&raw);
+    let before = causes(&before);
+    let after = causes(&after);
     assert_eq!(raw.issued_by_workers, 0);
     assert_eq!((before.issued_by_workers, before.clones), (before.issued, before.issued));
     assert_eq!((after.issued_by_workers, after.softirqs, after_switches), (0, 0, 0));
@@ -187,7 +189,8 @@ fn lock_of_the_paths_is_waited_for_by_who_comes_second() {
 #[test]
 fn housekeeping_puts_readers_aside_and_nothing_else_does() {
     let mut config = world(device(QueueMode::Mq, IrqMode::Softirq, 1), None);
-    let (every, takes) = (Nanos::from_ms(5), Nanos(2_000));
+    let every = Nanos::from_ms(5);
+    let takes = Nanos(2_000);
     config.housekeeping = Some(Housekeeping { every, takes });
     let (_, _, switches) = read(&config);
     // Every 5 ms for 20 ms on four CPUs.

@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn work_that_waits_or_runs_stays_with_its_worker() {
-        let (mut workers, one) = (Workers::new(4), queue(1));
+        let mut workers = Workers::new(4);
+        let one = queue(1);
         let work = Work::Lower(0);
         assert_eq!(workers.queue(work, &one, CPU[2]), Some(CPU[2]));
         assert_eq!(workers.queue(work, &one, CPU[1]), None, "the item is pending");
@@ -147,7 +148,8 @@ mod tests {
 
     #[test]
     fn several_hardware_queues_stay_on_their_cpus_and_take_turns() {
-        let (mut workers, two) = (Workers::new(4), queue(2));
+        let mut workers = Workers::new(4);
+        let two = queue(2);
         let mut cpus = Vec::new();
         for _ in 0..18 {
             let cpu = workers.queue(Work::Lower(1), &two, CPU[0]).unwrap();
