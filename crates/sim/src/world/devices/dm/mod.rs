@@ -9,7 +9,8 @@
 //!   worker, writing thread ┴─ interrupt      wake ─ the writing thread takes the batch
 //! ```
 //! A *context* executes SQEs, each at the end of a burst ([`super::super::actions`]): a thread,
-//! which waits where it has to, or an interrupt, which does not. The shard's answer is executed next.
+//! which waits where it has to, or an interrupt, which does not. The shard's answer is executed
+//! next.
 
 mod execute;
 mod pages;
