@@ -28,3 +28,9 @@ pub(crate) fn say(text: &str) {
     // Standard error may be closed, which is no reason to stop.
     let _ = writeln!(io::stderr(), "{}", printable(text));
 }
+
+/// Writes warnings on standard error.
+#[cfg(feature = "lab")]
+pub(crate) fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+}

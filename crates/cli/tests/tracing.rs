@@ -159,7 +159,33 @@ fn recording_of_a_running_server_begins_and_ends_when_it_is_told() {
 }
 
 #[test]
-fn what_cannot_be_replayed_says_why() {
+fn every_command_of_the_lab_warns_of_a_trace_that_is_cut_off() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write(
+        "world.toml",
+        format!("{WORLD}[jobs.played]\nprogram = \"trace\"\nfile = \"a.trace\"\n"),
+    );
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--trace", "a.trace"]);
+    clients_work(&lab);
+    assert!(server.stop(Signal::TERM).success());
+    let bytes = lab.read("a.trace");
+    lab.write("cut.trace", &bytes[..bytes.len() - 1]);
+    let set = ["--set", "jobs.played.file=cut.trace"];
+    for (words, rest) in [
+        (&["lab", "trace", "world.toml", "--until", "0.001"][..], &[][..]),
+        (&["bench", "--lab=world.toml"], &["--", "rw=read", "size=64k"]),
+        (&["replay", "a.trace", "--lab=world.toml"], &[]),
+        (&["tune", "--lab=world.toml", "--axis", "requests"], &["--", "rw=read", "size=64k"]),
+    ] {
+        let ended = lab.run(&[words, &set[..], rest].concat());
+        let said = text(&ended.stderr);
+        assert!(ended.status.success() && said.contains("is cut off at byte"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn trace_that_cannot_be_replayed_says_why() {
     let lab = Lab::new();
     lab.volume("vol");
     lab.write("world.toml", WORLD);

@@ -6,15 +6,15 @@ use blockyard::bench::Place;
 use blockyard_engine::time::Nanos;
 use blockyard_lab::builtin::{self, BUILTIN, TEMPLATE, find, fits_path, text_of};
 use blockyard_lab::{
-    Experiment, Outcome, Override, Request, Tracer, Window, real, relabel, run as run_lab, run_job,
-    search, side_by_side, sim,
+    Experiment, Outcome, Override, Request, Setup, Tracer, Variant, Window, real, relabel,
+    run as run_lab, run_job, search, side_by_side, sim,
 };
 use blockyard_report::{Experiment as Report, html, json, text};
 use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
-use crate::output::{InUse, Output, print, say};
+use crate::output::{InUse, Output, print, say, warn};
 use crate::progress::{Progress, Steps};
 
 /// Run experiments with I/O schedulers on a simulated machine
@@ -282,6 +282,19 @@ pub(crate) fn load(name: &str) -> Result<Experiment, Failure> {
     Ok(experiment)
 }
 
+/// Prepares a run of a variant at its first point; reports on standard error missing parts of the
+/// traces that `set` names.
+pub(crate) fn set_up(
+    experiment: &Experiment,
+    variant: &Variant,
+    set: &[Override],
+) -> Result<Setup, Failure> {
+    let point = experiment.points(variant).into_iter().next().flatten();
+    let setup = experiment.setup(variant, point.as_ref(), set, &[])?;
+    warn(&experiment.take_warnings());
+    Ok(setup)
+}
+
 fn list() -> Result<(), Failure> {
     let mut lines = String::new();
     for builtin in BUILTIN {
@@ -327,10 +340,6 @@ fn show_changed(
 fn with_bar(experiment: &Experiment, request: &Request) -> Result<Outcome, Failure> {
     let steps = Steps::default();
     Ok(run_lab(experiment, request, &|done, all| steps.at(done, all))?)
-}
-
-fn warn(warnings: &[String]) {
-    warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
 }
 
 impl SelectArgs {
@@ -418,8 +427,7 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     if args.from >= args.until {
         return Err(Failure::failed("--from must be before --until"));
     }
-    let point = experiment.points(variant).into_iter().next().flatten();
-    let setup = experiment.setup(variant, point.as_ref(), &args.set, &[])?;
+    let setup = set_up(&experiment, variant, &args.set)?;
     let seed = args.seed.unwrap_or(experiment.seeds[0]);
     let config = sim::world::Config { seed, ..setup.config };
     let window = Window { from: args.from, until: args.until, limit: args.limit as usize };

@@ -11,6 +11,7 @@ use blockyard_engine::elevator::ELEVATORS;
 use blockyard_lab::{Error, Experiment, JobSpec, Measured, Override, Setup, Variant, run_job, sim};
 
 use crate::failure::Failure;
+use crate::output::warn;
 
 /// Settings that differ from the variant's, by path.
 pub(crate) type Settings = BTreeMap<&'static str, String>;
@@ -111,6 +112,7 @@ impl Space for Model<'_> {
 
     fn measure(&mut self, settings: &Settings, round: usize) -> Result<f64, Failure> {
         let setup = self.setup(settings, round)?;
+        warn(&self.experiment.take_warnings());
         let seeds = &self.experiment.seeds;
         let seed = seeds[0].wrapping_add(round as u64);
         let config = sim::world::Config { seed, ..setup.config };

@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 
 use super::{BenchArgs, json, logs, note};
 use crate::args::ForceArgs;
-use crate::commands::lab::load;
+use crate::commands::lab::{load, set_up};
 use crate::commands::report::write;
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
@@ -62,8 +62,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let experiment = load(name)?;
     let variant = experiment.variant_or_first(args.target.world.variant.as_deref())?;
-    let point = experiment.points(variant).into_iter().next().flatten();
-    let setup = experiment.setup(variant, point.as_ref(), &args.target.world.set, &[])?;
+    let setup = set_up(&experiment, variant, &args.target.world.set)?;
     let JobFile { jobs, ignored, .. } = parse(setup.config.device.sectors().saturating_mul(512))?;
     note(&ignored);
     jobs.iter().try_for_each(check_for_lab)?;

@@ -18,7 +18,7 @@ use clap::{Args, ValueHint};
 
 use super::ReplayArgs;
 use crate::args::WorldArgs;
-use crate::commands::lab::load;
+use crate::commands::lab::{load, set_up};
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
 
@@ -70,10 +70,9 @@ pub(super) fn play(
 ) -> Result<(Replay, String), Failure> {
     let experiment = load(experiment)?;
     let variant = experiment.variant_or_first(args.place.world.variant.as_deref())?;
-    let point = experiment.points(variant).into_iter().next().flatten();
     let mut set = args.scheduling.of_lab()?;
     set.extend(args.place.world.set.iter().cloned());
-    let setup = experiment.setup(variant, point.as_ref(), &set, &[])?;
+    let setup = set_up(&experiment, variant, &set)?;
     let config = Config { seed: experiment.seeds[0], ..setup.config };
     let len_bytes = config.device.sectors().saturating_mul(512);
     let (replay, hash, queue) = once(args, &config, trace, (len_bytes, QueueTrace::default()))?;
