@@ -109,9 +109,12 @@ pub enum Error {
     /// The writer of [`Volume::copy_out`](crate::Volume::copy_out) has failed.
     #[error("cannot write the plaintext: {0}")]
     Writer(std::io::Error),
-    /// A defect of the library, or a panic in a callback of the program.
-    #[error("a defect in blockyard; the message is on stderr")]
-    Defect,
+    /// A defect of the library, or a panic in a callback or target of the program.
+    #[error("{}", defect(.targets))]
+    Defect {
+        /// The program's own targets that the volume may use.
+        targets: Vec<&'static str>,
+    },
     /// A workload cannot run, or one of its calls failed.
     #[error("{0}")]
     Workload(String),
@@ -156,5 +159,27 @@ impl Error {
 
 /// Turns a panic into an error, so that none unwinds into the program.
 pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Error::Defect))
+    contained_with(&[], call)
+}
+
+/// Like [`contained`], for a call that may enter these targets of the program.
+pub(crate) fn contained_with<T>(
+    targets: &[&'static str],
+    call: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let defect = |_| Err(Error::Defect { targets: targets.to_vec() });
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(defect)
+}
+
+/// The text of a panic.
+pub(crate) fn defect(targets: &[&'static str]) -> String {
+    let names: Vec<String> = targets.iter().map(|name| format!("`{name}`")).collect();
+    match names.is_empty() {
+        true => "a defect in blockyard; the message is on stderr".into(),
+        false => format!(
+            "a panic in the program's own target {}, or a defect in blockyard; the message is on \
+             stderr",
+            names.join(" or ")
+        ),
+    }
 }

@@ -67,9 +67,11 @@ impl Repair {
     /// # Errors
     /// The file cannot be opened or is in use.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let device = DeviceFile::open(path, Access::ReadWrite, false)?;
-        let lock = device.lock_header()?;
-        Ok(Self { device, lock })
+        contained(|| {
+            let device = DeviceFile::open(path, Access::ReadWrite, false)?;
+            let lock = device.lock_header()?;
+            Ok(Self { device, lock })
+        })
     }
 
     /// The reason if the header is not locked against other programs.

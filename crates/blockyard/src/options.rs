@@ -25,7 +25,7 @@ use blockyard_host::process::lock_secrets;
 use blockyard_host::table;
 use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
 
-use crate::error::contained;
+use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
 use crate::{Error, Key, Volume};
 
@@ -423,6 +423,15 @@ impl Locked {
     /// # Errors
     /// A table is invalid, or the volume needs a missing key.
     pub fn mappings(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
+        contained_with(&self.own_targets(), || self.mapped(key))
+    }
+
+    /// Names of the program's own targets.
+    fn own_targets(&self) -> Vec<&'static str> {
+        self.volume.targets.iter().map(|target| target.name).collect()
+    }
+
+    fn mapped(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
         let params = || key.0.as_ref().ok_or_else(|| self.key_is_missing());
         Ok(match &self.kind {
             LockedKind::Luks(luks) => vec![host::crypt_mapping(&luks.file, params()?)?],
@@ -470,10 +479,11 @@ impl Locked {
     /// # Errors
     /// The table is invalid, a device of it cannot be opened, or the options do not fit the volume.
     pub fn start(self, key: VolumeKey) -> Result<Volume, Error> {
-        contained(|| self.started(key))
+        contained_with(&self.own_targets(), || self.started(key))
     }
 
     fn started(self, key: VolumeKey) -> Result<Volume, Error> {
+        let targets = self.own_targets();
         let (file, params) = match (self.kind, key.0) {
             (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
             (LockedKind::Plain(file, _), Some(params)) => (file, params),
@@ -489,7 +499,7 @@ impl Locked {
             (LockedKind::Table(text), _) => {
                 let started = host::Volume::from_table(&text, &self.volume);
                 let in_table = |source| Error::Table { path: self.path, source };
-                return Ok(Volume::new(started.map_err(in_table)?));
+                return Ok(Volume::with_targets(started.map_err(in_table)?, targets));
             }
         };
         let host = host::Volume::from_crypt(file, &params, &self.volume)?;

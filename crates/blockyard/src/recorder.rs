@@ -119,7 +119,9 @@ impl Recorder {
     fn end(&mut self) -> Result<Recorded, Error> {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return Ok(Recorded::default()) };
-        let recorded = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let Ok(recorded) = thread.join() else {
+            return Err(Error::Defect { targets: Vec::new() });
+        };
         recorded.map_err(|source| Error::Trace { path: self.path.clone(), source })
     }
 }
@@ -261,6 +263,18 @@ mod tests {
             assert!(of.clone().all(|bio| bio.priority == priority));
             assert!(of.map(|bio| bio.sector).eq((0..300).map(|number| number * 8)));
         }
+    }
+
+    /// The drop of a recorder must not unwind either.
+    #[test]
+    fn panic_of_the_recording_thread_is_an_error() {
+        let panics = || Recorder {
+            stop: None,
+            thread: Some(std::thread::spawn(|| panic!("a defect"))),
+            path: PathBuf::new(),
+        };
+        assert!(matches!(panics().stop(), Err(Error::Defect { .. })));
+        drop(panics());
     }
 
     #[test]

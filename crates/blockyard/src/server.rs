@@ -13,6 +13,7 @@ use blockyard_host::server as host;
 use blockyard_host::server::{Answer, ServedExport, ServerOptions};
 
 use crate::control::Devices;
+use crate::error::{contained, contained_with};
 use crate::output::InUse;
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
@@ -167,6 +168,10 @@ impl Server {
     /// There is no export or no socket, two exports have one name, a name is too long, a socket
     /// cannot be created, or `max_connections` is out of range.
     pub fn listen(self) -> Result<Listening, Error> {
+        contained(|| self.open())
+    }
+
+    fn open(self) -> Result<Listening, Error> {
         let max = self.options.max_connections;
         if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.exports.is_empty() {
             let problem = format!(
@@ -185,12 +190,15 @@ impl Server {
         self.doors.iter().try_for_each(Door::check)?;
         let named = self.exports.iter().map(|export| (export.name.as_str(), &export.volume));
         let devices = Arc::new(Devices::new(named, max, self.in_use));
+        let targets = self.exports.iter().flat_map(|export| export.volume.targets.iter().copied());
+        let targets = targets.collect();
         let served = self.exports.into_iter().map(|Export { name, volume, priority }| {
             let volume = Arc::clone(&volume.host);
             ServedExport { name, volume, priority }
         });
         let server = host::Server::new(served.collect(), self.options)?;
-        let mut listening = Listening { server, addresses: Vec::new(), metrics: Vec::new() };
+        let (addresses, metrics) = (Vec::new(), Vec::new());
+        let mut listening = Listening { server, addresses, metrics, targets };
         for door in self.doors {
             listening.open(door, &devices)?;
         }
@@ -223,6 +231,8 @@ pub struct Listening {
     server: host::Server,
     addresses: Vec<SocketAddr>,
     metrics: Vec<SocketAddr>,
+    /// The program's own targets that the volumes may use.
+    targets: Vec<&'static str>,
 }
 
 impl Listening {
@@ -244,7 +254,7 @@ impl Listening {
     /// # Errors
     /// See [`Running::stop`]; or the system cannot wait for clients.
     pub fn run(self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
-        Ok(self.server.run(stop, on_stop)?)
+        contained_with(&self.targets, || Ok(self.server.run(stop, on_stop)?))
     }
 
     fn open(&mut self, door: Door, devices: &Arc<Devices>) -> Result<(), Error> {
@@ -311,10 +321,7 @@ impl Running {
         self.stop.stop();
         match thread.join() {
             Ok(outcome) => outcome,
-            Err(_) => {
-                let problem = "a defect in blockyard ended the server; the message is on stderr";
-                Err(Error::options(Path::new("server"), problem))
-            }
+            Err(_) => Err(Error::Defect { targets: Vec::new() }),
         }
     }
 }

@@ -11,7 +11,7 @@ use blockyard_host::local::Client;
 use blockyard_host::volume as host;
 use rustix::io::Errno;
 
-use crate::error::contained;
+use crate::error::{contained, contained_with, defect};
 use crate::io::Calls;
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
@@ -41,6 +41,8 @@ pub struct Volume {
 /// Parts that a volume shares with its servers.
 pub(crate) struct Shared {
     pub(crate) host: Arc<host::Volume>,
+    /// The program's own targets that the volume may use.
+    pub(crate) targets: Vec<&'static str>,
     /// The recording of the volume, if any.
     recorder: Mutex<Option<Recorder>>,
 }
@@ -48,18 +50,22 @@ pub(crate) struct Shared {
 impl Shared {
     /// Starts a recording; replaces one that has ended.
     pub(crate) fn record(&self, export: &str, to: &TraceFile, in_use: &InUse) -> Result<(), Error> {
-        let mut recorder = self.recorder();
-        if recorder.as_ref().is_some_and(Recorder::has_ended) {
-            *recorder = None;
-        }
-        *recorder = Some(Recorder::start(&self.host, export, to, in_use)?);
-        Ok(())
+        contained(|| {
+            let mut recorder = self.recorder();
+            if recorder.as_ref().is_some_and(Recorder::has_ended) {
+                *recorder = None;
+            }
+            *recorder = Some(Recorder::start(&self.host, export, to, in_use)?);
+            Ok(())
+        })
     }
 
     /// Stops the recording; `None` without one.
     pub(crate) fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
-        let recorder = self.recorder().take();
-        recorder.map(Recorder::stop).transpose()
+        contained(|| {
+            let recorder = self.recorder().take();
+            recorder.map(Recorder::stop).transpose()
+        })
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
@@ -75,7 +81,12 @@ impl Volume {
     }
 
     pub(crate) fn new(host: host::Volume) -> Self {
-        let shared = Shared { host: Arc::new(host), recorder: Mutex::default() };
+        Self::with_targets(host, Vec::new())
+    }
+
+    /// A volume that may use these targets of the program.
+    pub(crate) fn with_targets(host: host::Volume, targets: Vec<&'static str>) -> Self {
+        let shared = Shared { host: Arc::new(host), targets, recorder: Mutex::default() };
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 
@@ -219,7 +230,7 @@ impl Volume {
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64, Error> {
         use blockyard_host::Error as Host;
-        contained(|| match copy::dump(&self.shared.host, to, progress) {
+        self.contained(|| match copy::dump(&self.shared.host, to, progress) {
             Err(Host::Output(error)) => Err(Error::Writer(error)),
             result => Ok(result?),
         })
@@ -253,7 +264,7 @@ impl Volume {
         from: &mut dyn Read,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64, Error> {
-        contained(|| Ok(copy::load(&self.shared.host, from, progress)?))
+        self.contained(|| Ok(copy::load(&self.shared.host, from, progress)?))
     }
 
     /// The files, devices and exports below the volume, in the order of its table.
@@ -273,7 +284,7 @@ impl Volume {
     /// # Errors
     /// The system has not enough memory or descriptors.
     pub fn client(&self, priority: Priority) -> Result<Client, Error> {
-        Ok(Client::new(&self.shared.host, priority)?)
+        self.contained(|| Ok(Client::new(&self.shared.host, priority)?))
     }
 
     /// The elevator of the devices below, with its tunables; `none` without one.
@@ -310,6 +321,11 @@ impl Volume {
     /// The trace could not be written completely.
     pub fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
         self.shared.stop_recording()
+    }
+
+    /// Turns a panic into an error.
+    pub(crate) fn contained<T>(&self, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        contained_with(&self.shared.targets, call)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -353,15 +369,13 @@ impl Volume {
         let kept = idle().pop();
         let mut client = match kept {
             Some(client) => client,
-            None => {
-                Client::new(&self.shared.host, Priority::default()).map_err(io::Error::other)?
-            }
+            None => self.client(Priority::default()).map_err(io::Error::other)?,
         };
         let (sector, size) = (self.sector_size(), self.len());
         let outcome =
             catch_unwind(AssertUnwindSafe(|| call(Calls::new(&mut client, sector, size))));
         let Ok(outcome) = outcome else {
-            return Err(io::Error::other("a defect in blockyard; the message is on stderr"));
+            return Err(io::Error::other(defect(&self.shared.targets)));
         };
         let mut idle = idle();
         if idle.len() < IDLE_CLIENTS_MAX {

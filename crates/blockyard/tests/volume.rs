@@ -306,6 +306,58 @@ fn server_without_an_export_or_with_no_place_for_clients_is_refused() {
     assert!(long.contains("at most 4096 bytes") && long.len() < 300, "{long}");
 }
 
+mod own {
+    use std::sync::Arc;
+
+    use blockyard::target::{
+        Arguments, Flushes, Keys, Needs, Opened, Reserve, Sector, Target, TargetFacts, TargetSpec,
+        TargetType,
+    };
+
+    /// A target that panics as soon as a client uses it.
+    #[derive(Debug)]
+    struct Panics;
+
+    pub(crate) static PANICS: TargetType =
+        TargetType { name: "panics", arguments: "", parse: |_, _| Ok(Arc::new(Panics)) };
+
+    impl Arguments for Panics {
+        fn write(&self, _: Keys, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
+            Ok(())
+        }
+
+        fn needs(&self, _: Sector) -> Needs<'_> {
+            Needs::default()
+        }
+
+        fn open(&self, _: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+            Ok(Arc::new(Self))
+        }
+    }
+
+    impl TargetSpec for Panics {
+        fn facts(&self) -> TargetFacts {
+            TargetFacts::new(Flushes::Mapped)
+        }
+
+        fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
+            panic!("a defect of the target");
+        }
+    }
+}
+
+#[test]
+fn panic_in_a_target_of_the_program_is_an_error_that_names_it() {
+    let text = blockyard::SecretBytes::copy_of(b"0 2048 panics");
+    let volume = Volume::options().target(&own::PANICS).table_text(text).open("table").unwrap();
+    let read = volume.read_at(&mut [0; 512], 0).unwrap_err().to_string();
+    let client = volume.client(blockyard::client::Priority::default()).err().unwrap().to_string();
+    let copy = volume.copy_out(&mut Vec::new(), &mut |_| ()).unwrap_err().to_string();
+    for error in [read, client, copy] {
+        assert!(error.contains("the program's own target `panics`"), "{error}");
+    }
+}
+
 #[test]
 fn server_without_a_socket_or_with_an_empty_path_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -106,7 +106,7 @@ impl Target {
 /// # Errors
 /// A call of the program fails, as each write to a read-only volume does.
 pub fn run<P: Program>(volume: &Volume, program: &mut P, tally: &Tally) -> Result<(), Error> {
-    contained(|| run_phases(volume, &Files::whole(volume), program, tally).map(|_| ()))
+    volume.contained(|| run_phases(volume, &Files::whole(volume), program, tally).map(|_| ()))
 }
 
 /// The variables of a job file, for a volume of this length on this machine.
@@ -126,7 +126,7 @@ pub fn surroundings(device_bytes: u64) -> Surroundings<'static> {
 /// # Errors
 /// The settings do not fit.
 pub fn null(sectors: u64, settings: &VolumeOptions) -> Result<Volume, Error> {
-    target::of_table(&format!("0 {sectors} null 2 discard:1 stale_reads:1"), settings)
+    contained(|| target::of_table(&format!("0 {sectors} null 2 discard:1 stale_reads:1"), settings))
 }
 
 /// Runs a program to its end; returns the end, and the usage of other threads.

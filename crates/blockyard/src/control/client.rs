@@ -3,8 +3,11 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
 use super::{Done, Refusal, Refused, Resumed};
@@ -12,12 +15,18 @@ use crate::recorder::{Recorded, TraceFile};
 use crate::status::{Loss, Status};
 
 /// Limit of a reply; usually a few lines per volume.
-const REPLY_BYTES_MAX: u64 = 16 << 20;
+const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Length of one read.
+const PIECE_BYTES: usize = 64 << 10;
+/// Default of [`Control::timeout`]: twice the server's limit of a suspend.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A longer limit is none.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A running server, through its control socket.
 ///
 /// `export` names a volume; it may be empty if the server has one volume only. A call waits for the
-/// server's reply without a limit.
+/// server's reply until [`Control::timeout`].
 ///
 /// ```no_run
 /// let status = blockyard::Control::at("home.ctl").status()?;
@@ -29,6 +38,7 @@ const REPLY_BYTES_MAX: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
+    timeout: Duration,
 }
 
 /// Error of a command to a running server.
@@ -44,6 +54,17 @@ pub enum ControlError {
         action: &'static str,
         /// Error of the system.
         source: io::Error,
+    },
+    /// The server did not reply in time.
+    #[error(
+        "{socket}: no reply within {timeout:?}; is the server stopped?",
+        socket = .socket.display()
+    )]
+    Timeout {
+        /// Socket.
+        socket: PathBuf,
+        /// [`Control::timeout`].
+        timeout: Duration,
     },
     /// The reply does not come from a control socket.
     #[error("{socket}: this is no control socket", socket = .socket.display())]
@@ -75,7 +96,15 @@ impl Control {
     /// A server by its control socket; nothing is sent yet.
     #[must_use]
     pub fn at(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), timeout: TIMEOUT }
+    }
+
+    /// Limit of each call, at most a year; the default is one minute. A suspend may take half a
+    /// minute, because it waits for the I/O in flight.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.min(TIMEOUT_MAX);
+        self
     }
 
     /// Path of the socket.
@@ -182,18 +211,58 @@ impl Control {
     /// Sends a line and waits for the reply.
     fn ask<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, ControlError> {
         let socket = || self.socket.clone();
-        let failed = |action| move |source| ControlError::Io { socket: socket(), action, source };
-        let mut stream = UnixStream::connect(&self.socket).map_err(failed("connect"))?;
+        if self.socket.as_os_str().is_empty() {
+            return Err(ControlError::Field { field: "socket", problem: "the path is empty" });
+        }
+        let failed = |action| {
+            move |source: io::Error| match source.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    ControlError::Timeout { socket: socket(), timeout: self.timeout }
+                }
+                _ => ControlError::Io { socket: socket(), action, source },
+            }
+        };
+        let until = Instant::now() + self.timeout;
+        let mut stream = connect(&self.socket, until).map_err(failed("connect"))?;
         stream.write_all(line).map_err(failed("send"))?;
-        let mut reply = Vec::new();
-        let mut limited = stream.take(REPLY_BYTES_MAX);
-        limited.read_to_end(&mut reply).map_err(failed("receive"))?;
+        let reply = receive(&mut stream, until).map_err(failed("receive"))?;
         if let Ok(Refused { error: Refusal { name, problem } }) = serde_json::from_slice(&reply) {
             return Err(ControlError::Refused { socket: socket(), name, problem });
         }
         serde_json::from_slice(&reply)
             .map_err(|_| ControlError::NoControlSocket { socket: socket() })
     }
+}
+
+/// Connects and sets the time limit of a send. A connect waits while the server's queue of clients
+/// is full.
+fn connect(socket: &Path, until: Instant) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_timeout(&fd, Timeout::Send, Some(time_left(until)?))?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
+    Ok(fd.into())
+}
+
+/// Receives up to the end of the connection or [`REPLY_BYTES_MAX`].
+fn receive(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
+    let mut reply = Vec::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    while reply.len() < REPLY_BYTES_MAX {
+        stream.set_read_timeout(Some(time_left(until)?))?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(len) => reply.extend(&piece[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(reply)
+}
+
+fn time_left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// An export name as the rest of a line.
@@ -229,6 +298,20 @@ mod tests {
         assert_eq!(line, "trace-start 0 replace 4 /a b my disk\n");
         assert!(trace_line("", &to("/a\nb")).is_err());
         assert!(trace_line("my\ndisk", &to("/a b")).is_err());
+    }
+
+    #[test]
+    fn mute_server_is_given_up_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mute.ctl");
+        let _mute = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for timeout in [Duration::ZERO, Duration::from_millis(50)] {
+            let error = Control::at(&path).timeout(timeout).status().unwrap_err();
+            assert!(matches!(error, ControlError::Timeout { .. }), "{error}");
+            assert!(error.to_string().contains("mute.ctl"), "{error}");
+        }
+        let error = Control::at("").status().unwrap_err();
+        assert_eq!(error.to_string(), "`socket`: the path is empty");
     }
 
     #[test]
