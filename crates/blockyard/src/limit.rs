@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_has_the_share_the_time_and_the_workers() {
+    fn limits_have_the_share_the_time_and_the_workers() {
         let limit = load([0.0, 60.0, 30.0, 0.0, 10.0, 0.0], 3.0, 1).limit().unwrap();
         let saw = "60 % of a request's 100 us is cipher-wait; 1 worker(s), busy 90 % of the time";
         assert_eq!(limit.saw, saw);

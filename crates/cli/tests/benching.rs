@@ -76,7 +76,7 @@ fn volume_is_not_written_without_leave_and_not_behind_what_the_jobs_have() {
 }
 
 #[test]
-fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
+fn mistake_in_a_job_is_one_error_with_its_place() {
     let lab = Lab::new();
     lab.write("raw", vec![0; 1 << 20]);
     lab.write("bad.fio", "[a]\nrw=read\niodeph=4\n");
@@ -185,12 +185,12 @@ fn ended_by_a_signal(lab: &Lab, target: &[&str]) {
 }
 
 #[test]
-fn what_was_measured_until_a_signal_is_printed() {
+fn measurements_before_a_signal_are_printed() {
     ended_by_a_signal(&Lab::new(), &["--null", "1G"]);
 }
 
 #[test]
-fn what_was_measured_on_an_argon2_volume_until_a_signal_is_printed() {
+fn measurements_on_an_argon2_volume_before_a_signal_are_printed() {
     let lab = Lab::new();
     let cost = ["--pbkdf-force-iterations", "4", "--pbkdf-memory", "32768"];
     let words = ["format", "vol", "--size", "24M", "-q", "--key-file", "pass", "--pbkdf=argon2id"];

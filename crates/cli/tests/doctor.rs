@@ -20,7 +20,7 @@ fn findings(lab: &Lab, words: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_is_wrong_with_a_volume_is_said_without_a_passphrase() {
+fn faults_of_a_volume_are_found_without_a_passphrase() {
     let lab = Lab::new();
     lab.volume("vol");
     let path = lab.path("vol");

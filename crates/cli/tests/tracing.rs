@@ -54,7 +54,7 @@ fn nature(summary: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_recorded_under_a_server_is_the_same_when_it_is_replayed() {
+fn recording_of_a_server_is_equal_to_the_recording_of_its_replay() {
     let lab = Lab::new();
     lab.volume("vol");
     lab.write("world.toml", WORLD);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_priority_is_refused_with_the_allowed_values() {
+    fn text_without_a_priority_is_refused_with_the_allowed_values() {
         for text in ["", "rt:8", "rt:", "rt:00", "idle:3", "RT:0", "be:-1", "none"] {
             let error = Priority::parse(text).unwrap_err();
             assert!(alloc::format!("{error}").contains("be:7"), "{text}");

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn read_returns_the_written_bytes() {
         let mut client = client("mq-deadline", 1 << 20);
         let bytes = |client: &Client| {
             let base = client.region.at(0, 8192);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_at_once_does_not_overtake_for_ever() {
+    fn requests_that_end_at_once_do_not_starve_others() {
         let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         file.as_file().set_len(1 << 20).unwrap();
         let path = file.path().display();
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_alone_is_in_the_file() {
+    fn lone_write_is_in_the_file() {
         use std::os::unix::fs::FileExt;
         let (dir, clients) = clients_on_disk();
         for ((_file, mut client), name) in clients.into_iter().zip(["cached", "direct"]) {

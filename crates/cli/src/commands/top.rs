@@ -62,14 +62,14 @@ pub(crate) struct TopArgs {
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
     let stop = StopSignal::install().map_err(failed)?;
-    let mut before = look(args)?;
+    let mut before = snapshot(args)?;
     let is_screen = !args.json && !args.once && std::io::stdout().is_terminal();
     let _screen = is_screen.then(Screen::enter);
     loop {
         if is_stopped(&stop, Duration::from_secs(args.interval.into())) {
             return Ok(());
         }
-        let now = look(args)?;
+        let now = snapshot(args)?;
         let is_read = match (args.json, is_screen) {
             (true, _) => print_on(&format!("{}\n", json_frame(&now, &before)))?,
             (false, false) => print_on(&(frame(&now, &before) + "\n"))?,
@@ -83,14 +83,14 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
 }
 
 /// A status and its time.
-struct Look {
+struct Snapshot {
     status: Status,
     at: Instant,
 }
 
-fn look(args: &TopArgs) -> Result<Look, Failure> {
+fn snapshot(args: &TopArgs) -> Result<Snapshot, Failure> {
     let status = Control::at(&args.socket).status()?;
-    Ok(Look { status, at: Instant::now() })
+    Ok(Snapshot { status, at: Instant::now() })
 }
 
 /// Waits; true if a signal came first.
@@ -147,15 +147,15 @@ fn rates(now: &KindRequests, before: &KindRequests, seconds: f64) -> [f64; 3] {
 
 /// Each volume with its earlier activity; zeros if it is new.
 fn volumes<'a>(
-    now: &'a Look,
-    before: &'a Look,
+    now: &'a Snapshot,
+    before: &'a Snapshot,
 ) -> impl Iterator<Item = (&'a VolumeStatus, Activity)> {
     now.status.with_earlier(&before.status).map(|(device, earlier)| {
         (device, earlier.map_or_else(Activity::default, |earlier| earlier.activity.clone()))
     })
 }
 
-fn json_frame(now: &Look, before: &Look) -> Value {
+fn json_frame(now: &Snapshot, before: &Snapshot) -> Value {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let device = |(device, before): (&VolumeStatus, Activity)| {
         let activity = &device.activity;
@@ -187,7 +187,7 @@ fn json_frame(now: &Look, before: &Look) -> Value {
     json!({ "seconds": seconds, "devices": devices })
 }
 
-fn frame(now: &Look, before: &Look) -> String {
+fn frame(now: &Snapshot, before: &Snapshot) -> String {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let volumes = volumes(now, before).map(|(device, before)| volume(device, &before, seconds));
     volumes.collect::<Vec<_>>().join("\n")
@@ -240,7 +240,7 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    fn look(requests: u64, busy_ns: u64, at: Instant) -> Look {
+    fn snapshot(requests: u64, busy_ns: u64, at: Instant) -> Snapshot {
         let times = json!({ "samples": requests, "sum_ns": busy_ns });
         let device = json!({
             "exports": ["a\u{1b}b"],
@@ -257,14 +257,14 @@ mod tests {
             },
         });
         let status = json!({ "devices": [device] }).to_string();
-        Look { status: Status::parse(status.as_bytes()).unwrap(), at }
+        Snapshot { status: Status::parse(status.as_bytes()).unwrap(), at }
     }
 
     #[test]
     fn frame_is_the_difference_of_two_statuses() {
         let begun = Instant::now();
-        let before = look(100, 1_000_000_000, begun);
-        let now = look(4_196, 3_000_000_000, begun + Duration::from_secs(2));
+        let before = snapshot(100, 1_000_000_000, begun);
+        let now = snapshot(4_196, 3_000_000_000, begun + Duration::from_secs(2));
         let frame = frame(&now, &before);
         for part in [
             "active, 1 connection, 2 in flight",

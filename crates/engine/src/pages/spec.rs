@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_is_allowed() {
+    fn wrong_word_is_refused_with_the_allowed_words() {
         let problem = |text| AllocatorSpec::parse(text).unwrap_err().to_string();
         assert_eq!(
             problem("bulk"),

@@ -15,9 +15,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Time of the last report of each error number.
 #[derive(Debug, Default)]
-pub(super) struct SaidErrors(Mutex<BTreeMap<i32, Instant>>);
+pub(super) struct LoggedErrors(Mutex<BTreeMap<i32, Instant>>);
 
-impl SaidErrors {
+impl LoggedErrors {
     /// Reports an error on standard error, unless its kind was just reported. An operation that the
     /// device does not support is no failure.
     pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_said_once_in_a_while() {
-        let (said, now) = (SaidErrors::default(), Instant::now());
+        let (said, now) = (LoggedErrors::default(), Instant::now());
         assert!(said.is_due(libc::EIO, now));
         assert!(!said.is_due(libc::EIO, now + AGAIN_AFTER / 2));
         assert!(said.is_due(libc::ENOSPC, now), "another kind");

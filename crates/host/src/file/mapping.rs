@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_copied_needs_no_pages_that_are_not_there() {
+    fn copy_needs_no_pages_that_are_not_there() {
         let (file, mapping) = sparse(1 << 20);
         assert!(mapping.rewritable(0, 4096).is_none(), "a hole");
         assert_eq!(file.metadata().unwrap().blocks(), 0);

@@ -41,7 +41,7 @@ use crate::nbd::RemoteDisk;
 use crate::nbd::uri::Uri;
 use crate::sync_io;
 
-use errors::{SaidErrors, failed};
+use errors::{LoggedErrors, failed};
 
 /// Alignment of direct I/O where the system does not report it (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
@@ -112,7 +112,7 @@ pub struct DeviceFile {
     is_path: bool,
     /// The latch of its volume.
     durability: Arc<Durability>,
-    said: SaidErrors,
+    said: LoggedErrors,
 }
 
 impl DeviceFile {
@@ -163,7 +163,7 @@ impl DeviceFile {
             witness: None,
             is_path: false,
             durability: Arc::default(),
-            said: SaidErrors::default(),
+            said: LoggedErrors::default(),
         };
         match kind {
             Kind::Direct => opened.with_direct(),
@@ -199,7 +199,7 @@ impl DeviceFile {
             witness: None,
             is_path: false,
             durability: Arc::default(),
-            said: SaidErrors::default(),
+            said: LoggedErrors::default(),
         }
     }
 
@@ -238,7 +238,7 @@ impl DeviceFile {
             witness: None,
             is_path: false,
             durability: Arc::default(),
-            said: SaidErrors::default(),
+            said: LoggedErrors::default(),
         })
     }
 

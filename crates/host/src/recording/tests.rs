@@ -27,7 +27,7 @@ fn run(client: &mut Client, request: Request) {
 }
 
 #[test]
-fn what_every_client_does_is_told_from_begin_to_stop() {
+fn recording_has_the_requests_of_every_client_from_start_to_stop() {
     let volume = volume();
     let mut clients = [Priority::real_time(3), Priority::IDLE]
         .map(|priority| Client::new(&volume, priority).unwrap());

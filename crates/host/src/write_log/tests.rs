@@ -197,7 +197,7 @@ fn more_than_memory_is_for_is_logged_in_order_without_a_flush() {
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn file_that_is_no_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let problem = |bytes: &[u8]| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_path_had_is_remembered_until_it_ends() {
+    fn requests_of_a_failed_path_are_counted_until_they_end() {
         let mut selector = QueueLength::new(2);
         selector.start(0, 512);
         selector.fail(0);

@@ -249,7 +249,7 @@ fn failed_path_is_tried_less_and_less_often_until_it_is_back() {
 }
 
 #[test]
-fn what_the_operator_failed_is_not_tried() {
+fn path_that_the_operator_failed_is_not_tried() {
     let mut multipath = multipath("0 0 1 1 round-robin 0 1 0 /a");
     multipath.message(NOW, "fail_path /a").unwrap();
     assert_eq!(multipath.next_check(), None);

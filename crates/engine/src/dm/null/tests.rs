@@ -50,7 +50,7 @@ fn bad_blocks_fail_and_their_neighbours_do_not() {
 }
 
 #[test]
-fn what_is_not_aligned_to_the_block_size_is_refused() {
+fn request_not_aligned_to_the_block_size_is_refused() {
     let mut null = null("1 blocksize:4096", None);
     assert_eq!(run(&mut null, bio(Op::Write, 4, 8)).1, BlkStatus::Invalid);
     assert_eq!(run(&mut null, bio(Op::Write, 8, 8)).1, BlkStatus::Ok);

@@ -135,7 +135,7 @@ fn front_merges_can_be_forbidden() {
 }
 
 #[test]
-fn what_carries_no_data_waits_with_the_writes() {
+fn request_without_data_waits_with_the_writes() {
     let mut queue = deadline("");
     queue.insert(Op::Discard, 10, Origin::default());
     queue.read(90);

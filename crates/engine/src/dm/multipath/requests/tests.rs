@@ -58,7 +58,7 @@ fn neighbours_of_one_plug_are_one_request_and_take_one_path() {
 }
 
 #[test]
-fn what_lies_behind_each_other_in_memory_too_is_one_piece() {
+fn buffers_in_succession_in_memory_are_one_piece() {
     let mut world = world(TWO);
     world.is_plugged = true;
     let first = write(0);
