@@ -16,6 +16,7 @@ pub mod deadline;
 pub mod deadline_prio;
 pub mod deadline_queue;
 pub mod fifo;
+pub mod kyber;
 pub mod mq_deadline;
 pub mod none;
 pub mod noop;
@@ -38,6 +39,7 @@ pub const ELEVATORS: &[&ElevatorType] = &[
     &deadline_prio::DEADLINE_PRIO,
     &cfq::CFQ,
     &mq_deadline::MQ_DEADLINE,
+    &kyber::KYBER,
 ];
 
 /// Side of a request at which a bio or another request would be merged.

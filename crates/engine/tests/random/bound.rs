@@ -1,5 +1,5 @@
-//! Bounds on requests that pass another one, stated by `noop` and `mq-deadline`, checked with
-//! random requests on the elevator alone.
+//! Bounds on requests that pass another one, stated by `noop`, `mq-deadline` and `kyber`, checked
+//! with random requests on the elevator alone.
 
 use std::collections::VecDeque;
 
@@ -98,4 +98,48 @@ fn late_request_of_mq_deadline_is_passed_by_no_more_than_its_bound() {
     }
     // The bound is close to the observed values.
     assert!(late > 10_000 && half > 100, "{late} were late, {half} waited for half of the bound");
+}
+
+/// A waiting request of `kyber`.
+struct Ready {
+    id: RequestId,
+    domain: usize,
+    /// Number of requests of other domains that have passed it.
+    passed: u64,
+    bound: u64,
+}
+
+#[test]
+fn request_of_kyber_is_passed_by_no_more_of_other_domains_than_its_bound() {
+    const OPS: [Op; 4] = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes];
+    const BATCHES: [u64; 4] = [16, 8, 1, 1];
+    let mut rng = Rng::new(3);
+    let (mut policy, mut requests) = (elevator("kyber"), Requests::default());
+    let mut waiting: Vec<Ready> = Vec::new();
+    let mut half = 0;
+    for _ in 0..60_000 {
+        while waiting.len() < 48 {
+            let draw = rng.below(26);
+            // In the proportion of the batches, so that all domains stay busy.
+            let domain = [0, 16, 24, 25].iter().filter(|from| **from <= draw).count() - 1;
+            let sector = Sector(rng.below(10_000));
+            let bio = Bio::new(OPS[domain], sector, Sector(8), BufRef::zeros(4096), 0);
+            let id = requests.insert(Request::new(&bio, 0));
+            policy.insert(Nanos(0), &requests, id);
+            let ahead = waiting.iter().filter(|other| other.domain == domain).count() as u64;
+            let others = BATCHES.iter().sum::<u64>() - BATCHES[domain];
+            let bound = (ahead / BATCHES[domain] + 1) * others;
+            waiting.push(Ready { id, domain, passed: 0, bound });
+        }
+        let id = policy.dispatch(Nanos(0), &requests).expect("something waits");
+        let place = waiting.iter().position(|other| other.id == id).expect("it waits");
+        let Ready { domain, passed, bound, .. } = waiting.remove(place);
+        assert!(passed <= bound, "{passed} passed {:?}, bound {bound}", OPS[domain]);
+        half += u64::from(passed * 2 > bound);
+        let others = waiting.iter_mut().filter(|other| other.domain != domain);
+        others.for_each(|other| other.passed += 1);
+        policy.completed(Nanos(0), &requests, id);
+        requests.remove(id);
+    }
+    assert!(half > 1000, "{half} waited for half of the bound");
 }

@@ -19,6 +19,9 @@ use super::{Finding, must};
 /// Looseness of the bounds.
 const SLACK: u64 = 4;
 
+/// Requests of all batches of kyber.
+const KYBER_ROUND: u64 = 26;
+
 /// An elevator and the values of its tunables.
 #[derive(Clone)]
 pub struct Settings {
@@ -254,6 +257,14 @@ impl Waits {
                     + settings.value("starved_after");
                 let time = Nanos::from_ms((before + 1).saturating_mul(round).saturating_mul(SLACK));
                 Bound { passed: 0, time }
+            }
+            // A domain waits for one of its own requests, or for a batch of each other one. Bios of
+            // other CPUs get ahead until the domain's requests become ready.
+            "kyber" => {
+                let queue = u64::from(self.config.nr_requests) * u64::from(self.config.hw_queues);
+                let passed = (before + queue).saturating_mul(KYBER_ROUND);
+                let time = self.service_max.0.saturating_mul(passed);
+                Bound { time: Nanos(time), ..requests(passed) }
             }
             // In the order of arrival; a merge may move a request behind others.
             _ => requests(all),

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Kernel schedulers in the comparison.
-const KERNEL: [&str; 3] = ["none", "mq-deadline", "bfq"];
+const KERNEL: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 
 /// Elevators that respect priorities.
 const WITH_PRIORITIES: [&str; 3] = ["deadline-prio", "cfq", "mq-deadline"];
