@@ -259,12 +259,12 @@ impl Waits {
                 Bound { passed: 0, time }
             }
             // A domain waits for one of its own requests, or for a batch of each other one. Bios of
-            // other CPUs get ahead until the domain's requests become ready.
+            // other CPUs get ahead until the domain's requests become ready. This is loose by itself.
             "kyber" => {
                 let queue = u64::from(self.config.nr_requests) * u64::from(self.config.hw_queues);
                 let passed = (before + queue).saturating_mul(KYBER_ROUND);
-                let time = self.service_max.0.saturating_mul(passed);
-                Bound { time: Nanos(time), ..requests(passed) }
+                let time = Nanos(self.service_max.0.saturating_mul(passed));
+                Bound { passed: passed + all + tags, time }
             }
             // In the order of arrival; a merge may move a request behind others.
             _ => requests(all),
