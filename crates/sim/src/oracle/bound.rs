@@ -259,7 +259,7 @@ impl Waits {
                 Bound { passed: 0, time }
             }
             // A domain waits for one of its own requests, or for a batch of each other one. Bios of
-            // other CPUs get ahead until the domain's requests become ready. This is loose by itself.
+            // other CPUs get ahead until the domain's requests become ready. No slack is needed.
             "kyber" => {
                 let queue = u64::from(self.config.nr_requests) * u64::from(self.config.hw_queues);
                 let passed = (before + queue).saturating_mul(KYBER_ROUND);
