@@ -26,7 +26,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -34,42 +34,27 @@ use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::cipher::CipherSpec;
 use blockyard_crypt::format::{self, Detached, FormatOptions as HeaderOptions};
 use blockyard_crypt::hash::HashAlgorithm;
-use blockyard_crypt::kdf::cost::{self, Argon2Bounds};
-use blockyard_crypt::kdf::{Argon2Variant, Kdf};
 use blockyard_crypt::luks::Header;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
 use blockyard_host::nbd::uri::Uri;
 use rustix::fs::SeekFrom;
 
+use crate::cost::Cost;
+pub use crate::cost::Pbkdf;
 use crate::error::contained;
+use crate::header::HEADER_LEN_MAX_BYTES;
 use crate::output::{is_same_file, sync_created};
 use crate::size::human_size;
 use crate::sparse::is_zero;
-use crate::{Error, Key, memory};
+use crate::{Error, Key};
 
 /// Length of a new header file, less the length of its two copies of the metadata.
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
-/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
-const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
 /// Iterations of the digest without a benchmark; it protects a random key.
 const DIGEST_ITERATIONS_MIN: u32 = 1000;
-/// Durations of a derivation: none protects nothing, and a longer one has no use.
-const PBKDF_TARGET_MS: RangeInclusive<u64> = 1..=600_000;
 /// Bytes of one read in the search for data.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// The key derivation function of a new keyslot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pbkdf {
-    /// Argon2id.
-    #[default]
-    Argon2id,
-    /// Argon2i.
-    Argon2i,
-    /// PBKDF2.
-    Pbkdf2,
-}
 
 /// Options of a new volume. The defaults are cryptsetup's, except the sector size: LUKS2,
 /// aes-xts-plain64 with a 512-bit key, sectors of 4096 bytes, and argon2id adjusted to two seconds.
@@ -344,62 +329,18 @@ impl FormatOptions {
             metadata_len_bytes: self.metadata_len_bytes,
             keyslots_len_bytes: self.keyslots_len_bytes,
             data_offset_bytes: self.data_offset_bytes,
-            ..HeaderOptions::new(self.cost(hash)?)
+            ..HeaderOptions::new(self.cost().measured(hash)?)
         })
     }
 
-    /// Checks the given costs by cryptsetup's limits.
-    fn check_cost(&self) -> Result<(), FormatError> {
-        let iterations_min = match self.pbkdf {
-            Pbkdf::Pbkdf2 => cost::ITERATIONS_MIN,
-            Pbkdf::Argon2id | Pbkdf::Argon2i => cost::TIME_MIN,
-        };
-        let given = [
-            ("pbkdf_iterations", self.pbkdf_iterations, iterations_min..=u32::MAX),
-            ("pbkdf_memory_kib", self.pbkdf_memory_kib, cost::MEMORY_KIB_MIN..=u32::MAX),
-            ("pbkdf_threads", self.pbkdf_threads, 1..=cost::LANES_MAX),
-        ];
-        for (field, value, range) in given {
-            let Some(value) = value.filter(|value| !range.contains(value)) else { continue };
-            let (least, most) = range.into_inner();
-            let problem = format!("{value} is none of {least} to {most}");
-            return Err(wrong(field, &problem));
+    fn cost(&self) -> Cost {
+        Cost {
+            pbkdf: self.pbkdf,
+            target_ms: self.pbkdf_target_ms,
+            memory_kib: self.pbkdf_memory_kib,
+            threads: self.pbkdf_threads,
+            iterations: self.pbkdf_iterations,
         }
-        Ok(())
-    }
-
-    fn cost(&self, hash: HashAlgorithm) -> Result<format::Pbkdf, FormatError> {
-        if !PBKDF_TARGET_MS.contains(&self.pbkdf_target_ms) {
-            return Err(wrong("pbkdf_target_ms", &"it is none of 1 to 600000"));
-        }
-        self.check_cost()?;
-        let variant = match self.pbkdf {
-            Pbkdf::Argon2id => Argon2Variant::Id,
-            Pbkdf::Argon2i => Argon2Variant::I,
-            Pbkdf::Pbkdf2 if self.pbkdf_memory_kib.is_some() || self.pbkdf_threads.is_some() => {
-                return Err(FormatError::NotArgon2);
-            }
-            Pbkdf::Pbkdf2 => {
-                return Ok(match self.pbkdf_iterations {
-                    Some(iterations) => format::Pbkdf::Fixed(Kdf::Pbkdf2 { hash, iterations }),
-                    None => format::Pbkdf::Pbkdf2 { hash, target_ms: self.pbkdf_target_ms },
-                });
-            }
-        };
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let memory_bytes = memory::limit_bytes(Path::new("/"));
-        let mut bounds = Argon2Bounds::for_machine(self.pbkdf_target_ms, memory_bytes, cpus);
-        bounds.lanes = self.pbkdf_threads.unwrap_or(bounds.lanes);
-        bounds.memory_kib_max = self.pbkdf_memory_kib.unwrap_or(bounds.memory_kib_max);
-        Ok(match self.pbkdf_iterations {
-            Some(time) => format::Pbkdf::Fixed(Kdf::Argon2 {
-                variant,
-                time,
-                memory_kib: bounds.memory_kib_max,
-                lanes: bounds.lanes,
-            }),
-            None => format::Pbkdf::Argon2 { variant, bounds },
-        })
     }
 
     /// Length of a new file for a detached header.
@@ -546,24 +487,7 @@ impl Unformatted {
     }
 }
 
-impl Unformatted {
-    /// Extends the file, and writes the header.
-    fn write(&mut self, key: &Key) -> Result<(), Error> {
-        let data = self.data.as_mut().unwrap_or(&mut self.device);
-        if self.data_len_bytes > data.len_bytes() {
-            let size_bytes = self.data_len_bytes;
-            data.set_len(size_bytes).map_err(|source| FormatError::Extend {
-                path: data.path().to_owned(),
-                size_bytes,
-                source,
-            })?;
-        }
-        let written = format::format(&mut self.device, key.secret(), &self.options);
-        written.map(drop).map_err(|error| Error::crypt(self.device.path(), error))
-    }
-}
-
-fn wrong(field: &'static str, problem: &impl ToString) -> FormatError {
+pub(crate) fn wrong(field: &'static str, problem: &impl ToString) -> FormatError {
     FormatError::Field { field, problem: problem.to_string() }
 }
 

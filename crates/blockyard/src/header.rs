@@ -1,8 +1,9 @@
-//! LUKS headers, without their keys: reads them, and repairs a damaged copy.
+//! LUKS headers: reads, repairs, backs up, restores and destroys them, and sets the fields that need
+//! no key.
 //!
 //! ```
 //! use blockyard::format::FormatOptions;
-//! use blockyard::header::{self, Repair};
+//! use blockyard::header::{self, Writer};
 //! use blockyard::{HeaderCopy, Key};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,22 +18,28 @@
 //! # std::fs::File::options().write(true).open(&image)?.write_all_at(&[0; 512], 0)?;
 //! let (_, notices) = header::read(&image, None)?;
 //! assert_eq!(notices.len(), 1, "the primary copy is damaged");
-//! assert_eq!(Repair::open(&image)?.run()?, [HeaderCopy::Primary]);
+//! assert_eq!(Writer::open(&image)?.repair()?, [HeaderCopy::Primary]);
 //! # Ok(())
 //! # }
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
+use blockyard_crypt::keys;
 use blockyard_crypt::luks::{self, Header, Notice};
-use blockyard_crypt::source::{HeaderSource, SourceError};
+use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
 
 use crate::error::contained;
+use crate::header_file::HeaderFile;
+use crate::output::{InUse, Output};
 use crate::{Error, HeaderCopy};
+
+pub use blockyard_crypt::backup::{Backup, Difference};
+pub use blockyard_crypt::keys::FLAGS;
+
+/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
+pub(crate) const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
 
 /// Reads the header of a LUKS volume or a detached header, and reports repairable damage. With
 /// `copy`, reads only this copy of a LUKS2 header, which may be outdated.
@@ -44,7 +51,8 @@ use crate::{Error, HeaderCopy};
 /// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
 pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice>), Error> {
     contained(|| {
-        let source = HeaderFile::open(path)?;
+        let source = HeaderFile::to_read(path)?;
+        let _lock = source.lock_to_read()?;
         match copy {
             None => Header::read(&source),
             Some(copy) => Header::read_copy(&source, copy).map(|header| (header, Vec::new())),
@@ -53,15 +61,104 @@ pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice
     })
 }
 
-/// The repair of a LUKS2 header: the bad copy is rewritten from the intact one. The device is
+/// Reads a header with its keyslots, for [`Writer::restore`] or cryptsetup's `luksHeaderRestore`.
+///
+/// # Errors
+/// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
+pub fn backup(path: &Path) -> Result<Backup, Error> {
+    contained(|| {
+        let source = HeaderFile::to_read(path)?;
+        let _lock = source.lock_to_read()?;
+        Backup::of(&source).map_err(|error| Error::crypt(path, error))
+    })
+}
+
+/// Writes a backup into a private file (mode 0600), and makes it durable.
+///
+/// # Errors
+/// The file exists and `replace` is false, it belongs to the volume, or it cannot be written.
+pub fn write_backup(
+    backup: &Backup,
+    volume: &Path,
+    output: &Path,
+    replace: bool,
+) -> Result<(), Error> {
+    let in_use = InUse::of_paths([volume]);
+    Ok(Output::private(output, replace).write(&in_use, backup.bytes())?)
+}
+
+/// Reads the file of a backup, of at most 136 MiB, the longest header.
+///
+/// # Errors
+/// [`Error::File`] if it cannot be read, [`Error::Crypt`] if it is no backup or is truncated.
+pub fn read_backup(path: &Path) -> Result<Backup, Error> {
+    contained(|| {
+        let file = HeaderFile::to_read(path)?;
+        // A longer file is a whole volume, of which only the header counts.
+        let len = HEADER_LEN_MAX_BYTES.min(file.len_bytes());
+        let mut bytes = vec![0; usize::try_from(len).expect("at most 136 MiB")];
+        file.read_at(0, &mut bytes)
+            .map_err(|error| Error::file(path, std::io::Error::other(error)))?;
+        Backup::from_bytes(bytes).map_err(|error| Error::crypt(path, error))
+    })
+}
+
+/// Changes a header whose volume may be served meanwhile. The call holds the header's lock.
+fn changed(
+    path: &Path,
+    change: impl FnOnce(&mut HeaderFile) -> Result<(), blockyard_crypt::Error>,
+) -> Result<(), Error> {
+    contained(|| {
+        let mut file = HeaderFile::to_write(path)?;
+        let _lock = file.lock_to_write()?;
+        change(&mut file).map_err(|error| Error::crypt(path, error))
+    })
+}
+
+/// Sets the label and the subsystem of a LUKS2 volume, at most 47 bytes each; `None` leaves one as
+/// it is.
+///
+/// # Errors
+/// The volume is not LUKS2, a text is too long, or the header is locked or cannot be written.
+pub fn set_labels(path: &Path, label: Option<&str>, subsystem: Option<&str>) -> Result<(), Error> {
+    changed(path, |file| keys::set_labels(file, label, subsystem))
+}
+
+/// Sets the UUID of a volume.
+///
+/// # Errors
+/// The text is no UUID, or the header is locked or cannot be written.
+pub fn set_uuid(path: &Path, uuid: &str) -> Result<(), Error> {
+    changed(path, |file| keys::set_uuid(file, uuid))
+}
+
+/// Sets the persistent flags of a LUKS2 volume, names of [`FLAGS`], in place of the present ones.
+/// The next program that opens the volume observes them.
+///
+/// # Errors
+/// The volume is not LUKS2, a flag is unknown, or the header is locked or cannot be written.
+pub fn set_flags(path: &Path, flags: &[&str]) -> Result<(), Error> {
+    changed(path, |file| keys::set_flags(file, flags))
+}
+
+/// Destroys all keyslots. The data is lost, unless there is a backup of the header or of the volume
+/// key. On flash the old keyslots may survive in spare blocks that no program can overwrite.
+///
+/// # Errors
+/// There is no intact header, or it is locked or cannot be written.
+pub fn erase(path: &Path) -> Result<(), Error> {
+    changed(path, |file| keys::erase(file))
+}
+
+/// The header of a volume that is not in use, for operations on all of it. Volume and header are
 /// locked until the value is dropped.
 #[derive(Debug)]
-pub struct Repair {
+pub struct Writer {
     device: DeviceFile,
     lock: HeaderLock,
 }
 
-impl Repair {
+impl Writer {
     /// Opens and locks an image, a block device or a detached header.
     ///
     /// # Errors
@@ -89,62 +186,38 @@ impl Repair {
         contained(|| Header::read(&self.device).map_err(|error| self.failed(error)))
     }
 
-    /// Rewrites the damaged copies, and returns them.
+    /// Rewrites the damaged copies of a LUKS2 header, and returns them.
     ///
     /// # Errors
     /// No copy is intact, the disk has another use now, or the device cannot be written.
-    pub fn run(mut self) -> Result<Vec<HeaderCopy>, Error> {
+    pub fn repair(mut self) -> Result<Vec<HeaderCopy>, Error> {
         contained(|| luks::repair(&mut self.device).map_err(|error| self.failed(error)))
+    }
+
+    /// The differences between a backup and the present header: the losses of a restore.
+    #[must_use]
+    pub fn compare(&self, backup: &Backup) -> Vec<Difference> {
+        backup.compare(&self.device)
+    }
+
+    /// Replaces the header by a backup.
+    ///
+    /// # Errors
+    /// The device is too short or cannot be written.
+    pub fn restore(mut self, backup: &Backup) -> Result<(), Error> {
+        contained(|| backup.restore(&mut self.device).map_err(|error| self.failed(error)))
+    }
+
+    /// Destroys the header with its keyslots, whatever is left of it. The data is lost, unless
+    /// there is a backup of the header.
+    ///
+    /// # Errors
+    /// There is no header at all, or the device cannot be written.
+    pub fn wipe(mut self) -> Result<(), Error> {
+        contained(|| keys::wipe(&mut self.device).map_err(|error| self.failed(error)))
     }
 
     fn failed(&self, error: blockyard_crypt::Error) -> Error {
         Error::crypt(self.device.path(), error)
-    }
-}
-
-/// A file that is read without the lock of a volume, so that the header of a served volume can be
-/// read.
-struct HeaderFile {
-    file: File,
-    len_bytes: u64,
-    _lock: HeaderLock,
-}
-
-impl HeaderFile {
-    fn open(path: &Path) -> Result<Self, Error> {
-        let (file, len_bytes) = Self::opened(path).map_err(|error| {
-            Error::place(&path.display(), format!("cannot be inspected: {error}"))
-        })?;
-        let lock = HeaderLock::to_read(&file, path)?;
-        Ok(Self { file, len_bytes, _lock: lock })
-    }
-
-    fn opened(path: &Path) -> io::Result<(File, u64)> {
-        // Inspected before it is opened: opening a FIFO would wait for a writer.
-        let file_type = fs::metadata(path)?.file_type();
-        if file_type.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        if !file_type.is_file() && !file_type.is_block_device() {
-            return Err(io::Error::other("neither a regular file nor a block device"));
-        }
-        let mut file = File::open(path)?;
-        let len_bytes = file.seek(SeekFrom::End(0))?;
-        Ok((file, len_bytes))
-    }
-}
-
-impl HeaderSource for HeaderFile {
-    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let len_bytes = buf.len() as u64;
-        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.len_bytes) {
-            let device_len_bytes = self.len_bytes;
-            return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
-        }
-        Ok(self.file.read_exact_at(buf, offset_bytes)?)
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
     }
 }

@@ -1,4 +1,5 @@
-//! Passphrases and keys, and their sources: files, pipes and descriptors.
+//! Passphrases and keys: their sources (files, pipes and descriptors), and the keyslots of a volume
+//! ([`Keyslots`]).
 //!
 //! ```
 //! use blockyard::keys::{KeyFile, KeySource};
@@ -21,6 +22,8 @@
 //! [`Control::wipe_key`](crate::Control::wipe_key) and
 //! [`Control::set_key`](crate::Control::set_key) wipe and set the key of a running volume.
 
+mod keyslots;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +34,8 @@ use blockyard_host::process::lock_secrets;
 use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+
+pub use keyslots::{Keyslots, NewKeyslot, Opener, Priority};
 
 /// cryptsetup's compiled-in limit of a key file.
 const KEY_LEN_MAX_BYTES: usize = 8 << 20;

@@ -63,11 +63,13 @@ struct Readme;
 
 pub mod bench;
 mod control;
+mod cost;
 mod cursor;
 pub mod doctor;
 mod error;
 pub mod format;
 pub mod header;
+mod header_file;
 mod io;
 pub mod keys;
 pub mod limit;

@@ -255,13 +255,13 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes the whole text.
+    /// Writes the whole content.
     ///
     /// # Errors
     /// See [`Output::create`]; or the system cannot write.
-    pub fn write(&self, in_use: &InUse, text: &str) -> Result<(), OutputError> {
+    pub fn write(&self, in_use: &InUse, content: impl AsRef<[u8]>) -> Result<(), OutputError> {
         let mut file = self.create(in_use)?;
-        let written = file.write_all(text.as_bytes());
+        let written = file.write_all(content.as_ref());
         written.and_then(|()| sync_created(&file, self.path)).map_err(|error| self.failed(error))
     }
 

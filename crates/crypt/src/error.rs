@@ -56,7 +56,7 @@ pub enum Error {
     /// Both copies of a LUKS2 header are damaged.
     #[error(
         "both copies of the LUKS2 header are damaged ({}); restore a header backup with \
-         cryptsetup luksHeaderRestore",
+         blockyard header restore",
         both_problems(.primary, .secondary)
     )]
     BothCopiesDamaged {
@@ -91,6 +91,21 @@ pub enum Error {
     /// The keyslot named by the caller cannot be used.
     #[error("{0}")]
     Keyslot(KeyslotProblem),
+    /// The keyslot is the last one that opens the volume.
+    #[error(
+        "keyslot {0} is the last one that opens the volume: without it the data is lost, unless \
+         there is a backup of the header or of the volume key; `force` removes it"
+    )]
+    LastKeyslot(u32),
+    /// All keyslots, or the whole space for them, are in use.
+    #[error("{0}")]
+    Full(String),
+    /// The header was changed after it was read.
+    #[error("the header was changed by another program meanwhile ({0}); try again")]
+    Changed(String),
+    /// A volume key is not the key of this volume.
+    #[error("the volume key does not belong to this volume")]
+    WrongVolumeKey,
     /// The data device does not fit the header.
     #[error("data device: {0}")]
     DataDevice(String),

@@ -21,31 +21,22 @@ pub(crate) mod previous;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
 use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
-use crate::kdf::{Argon2Variant, Kdf, KdfError, KdfLimits, cost};
+use crate::header_write::{Stage, Write, write_stages};
+use crate::kdf::{Argon2Variant, Kdf, cost};
 use crate::luks::Header;
 use crate::luks2::{
-    self, BINARY_LEN_BYTES, Binary, HDR_LENS_BYTES, KEYSLOTS_LEN_MAX_BYTES, LABEL_LEN_BYTES,
-    Metadata, SALT_LEN_BYTES,
+    self, AreaCipher, BINARY_LEN_BYTES, Binary, HDR_LENS_BYTES, KEYSLOTS_LEN_MAX_BYTES,
+    LABEL_LEN_BYTES, Metadata,
 };
 use crate::material::is_null_cipher;
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
-use crate::wipe::{wipe_random, wipe_zero};
 
 /// Default start of the data; cryptsetup's default.
 const DATA_OFFSET_BYTES: u64 = 16 << 20;
-/// Cipher of keyslot areas, and the size of its key, if the data's cipher is not suitable.
-const AREA_CIPHER: &str = "aes-xts-plain64";
-const AREA_KEY_SIZE_BITS: u32 = 512;
-/// Target time of the digest's verification, in milliseconds.
-const DIGEST_MS: u64 = 125;
-
 /// Cost of one passphrase attempt on the new keyslot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pbkdf {
@@ -160,44 +151,51 @@ pub fn format(
     check_cipher(options)?;
     let layout = layout(options)?;
     check_room(options, &layout, device.len_bytes())?;
-    let mut binary = binary(options)?;
+    let binary = binary(options)?;
     let volume_key = match &options.volume_key {
         Some(key) => key.clone(),
         None => random_secret(options.key_size_bits as usize / 8)?,
     };
-    let kdf = choose_kdf(options)?;
+    let area = AreaCipher::for_data(&options.cipher, options.key_size_bits);
+    let kdf = options.pbkdf.choose(area.key_len_bytes())?;
+    let key_len_bytes = volume_key.len();
+    let start = layout.keyslots_start_bytes;
+    let keyslot = luks2::keyslot_json(key_len_bytes, &area, start, options.hash, &kdf)?;
+    let (hash, iterations) = (options.hash, options.digest_iterations);
+    let digest = luks2::digest_json(&volume_key, hash, iterations, &["0"], &["0"])?;
     let document = json!({
-        "keyslots": { "0": keyslot_json(options, &layout, &kdf)? },
+        "keyslots": { "0": keyslot },
         "tokens": {},
         "segments": { "0": segment_json(options, &layout) },
-        "digests": { "0": digest_json(options, &volume_key)? },
+        "digests": { "0": digest },
         "config": {
             "json_size": (options.metadata_len_bytes - BINARY_LEN_BYTES).to_string(),
             "keyslots_size": layout.keyslots_len_bytes.to_string(),
         },
     });
-    let json_area = json_area(&document, options.metadata_len_bytes);
+    let json_area = luks2::json_area(&document, options.metadata_len_bytes)?;
     // The parser's rules ensure that the new header can be read.
     let metadata = Metadata::parse(&json_area, options.metadata_len_bytes)
         .map_err(|error| Error::header(error.error.path, error.error.problem))?;
 
     let keyslots_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
     let zero_end = if options.detached.is_some() { keyslots_end } else { layout.data_offset_bytes };
-    previous::wipe(device)?;
-    wipe_zero(device, 0, zero_end)?;
-    wipe_random(device, layout.keyslots_start_bytes, keyslots_end)?;
     let keyslot = metadata.keyslots.get(&0).expect("made above");
-    luks2::store_keyslot(device, 0, keyslot, passphrase, &volume_key)?;
-    device.sync().map_err(|error| Error::Write { what: "the keyslots area".to_owned(), error })?;
-    for copy in [luks2::Copy::Primary, luks2::Copy::Secondary] {
-        getrandom::fill(&mut binary.salt)?;
-        luks2::write_copy(device, copy, &binary, &json_area)?;
-    }
+    let areas = vec![
+        Write::Zeros(0..zero_end),
+        Write::Random(layout.keyslots_start_bytes..keyslots_end),
+        luks2::keyslot_material(0, keyslot, passphrase, &volume_key)?,
+    ];
+    let mut stages = previous::wiped(&&*device).to_vec();
+    stages.push(Stage::new("the keyslots area", areas));
+    stages.extend(luks2::header_stages(&binary, &json_area)?);
+    write_stages(device, &stages)?;
     let header = Header::Luks2(luks2::Header::from_parts(binary, metadata));
     Ok(Formatted { header, volume_key })
 }
 
-fn random_secret(len_bytes: usize) -> Result<SecretBytes, Error> {
+/// A new random key.
+pub(crate) fn random_secret(len_bytes: usize) -> Result<SecretBytes, Error> {
     let mut secret = SecretBytes::zeroed(len_bytes);
     getrandom::fill(secret.as_mut_slice())?;
     Ok(secret)
@@ -367,7 +365,11 @@ fn binary(options: &FormatOptions) -> Result<Binary, Error> {
     })
 }
 
-fn label_field(option: &'static str, text: &str) -> Result<[u8; LABEL_LEN_BYTES], Error> {
+/// A label, padded with NULs.
+pub(crate) fn label_field(
+    option: &'static str,
+    text: &str,
+) -> Result<[u8; LABEL_LEN_BYTES], Error> {
     let mut field = [0u8; LABEL_LEN_BYTES];
     if text.len() >= LABEL_LEN_BYTES || text.contains('\0') {
         let problem = format!("at most {} bytes without NUL", LABEL_LEN_BYTES - 1);
@@ -377,58 +379,18 @@ fn label_field(option: &'static str, text: &str) -> Result<[u8; LABEL_LEN_BYTES]
     Ok(field)
 }
 
-fn choose_kdf(options: &FormatOptions) -> Result<Kdf, Error> {
-    let (_, area_key_size_bits) = area_cipher(options);
-    let mut measure = |kdf: &Kdf| cost::measure(kdf, area_key_size_bits as usize / 8);
-    let kdf = match options.pbkdf {
-        Pbkdf::Fixed(kdf) => kdf,
-        Pbkdf::Argon2 { variant, bounds } => cost::argon2(variant, bounds, &mut measure)?,
-        Pbkdf::Pbkdf2 { hash, target_ms } => cost::pbkdf2(hash, target_ms, &mut measure)?,
-    };
-    cost::check_minimum(&kdf).map_err(|problem| Error::field("pbkdf", problem))?;
-    Ok(kdf)
-}
-
-fn salt() -> Result<[u8; SALT_LEN_BYTES], Error> {
-    let mut salt = [0u8; SALT_LEN_BYTES];
-    getrandom::fill(&mut salt)?;
-    Ok(salt)
-}
-
-/// Cipher and key size in bits of the keyslot's area: those of the data where cryptsetup would use
-/// them (`crypt_keyslot_get_encryption`), so that one cipher protects both.
-fn area_cipher(options: &FormatOptions) -> (&str, u32) {
-    match CipherSpec::parse(&options.cipher) {
-        Ok(cipher) if cipher.fits_keyslots() => (&options.cipher, options.key_size_bits),
-        _ => (AREA_CIPHER, AREA_KEY_SIZE_BITS),
+impl Pbkdf {
+    /// The function and its cost for a key of `key_len_bytes`; measured unless it is fixed.
+    pub(crate) fn choose(&self, key_len_bytes: usize) -> Result<Kdf, Error> {
+        let mut measure = |kdf: &Kdf| cost::measure(kdf, key_len_bytes);
+        let kdf = match *self {
+            Self::Fixed(kdf) => kdf,
+            Self::Argon2 { variant, bounds } => cost::argon2(variant, bounds, &mut measure)?,
+            Self::Pbkdf2 { hash, target_ms } => cost::pbkdf2(hash, target_ms, &mut measure)?,
+        };
+        cost::check_minimum(&kdf).map_err(|problem| Error::field("pbkdf", problem))?;
+        Ok(kdf)
     }
-}
-
-fn keyslot_json(options: &FormatOptions, layout: &Layout, kdf: &Kdf) -> Result<Value, Error> {
-    let salt = STANDARD.encode(salt()?);
-    let kdf_json = match kdf {
-        Kdf::Pbkdf2 { hash, iterations } => json!({
-            "type": "pbkdf2", "hash": hash.name(), "iterations": iterations, "salt": salt,
-        }),
-        Kdf::Argon2 { time, memory_kib, lanes, .. } => json!({
-            "type": kdf.name(), "time": time, "memory": memory_kib, "cpus": lanes, "salt": salt,
-        }),
-    };
-    let key_len_bytes = options.key_size_bits / 8;
-    let (area_cipher, area_key_size_bits) = area_cipher(options);
-    Ok(json!({
-        "type": "luks2",
-        "key_size": key_len_bytes,
-        "af": { "type": "luks1", "stripes": crate::af::STRIPES, "hash": options.hash.name() },
-        "area": {
-            "type": "raw",
-            "offset": layout.keyslots_start_bytes.to_string(),
-            "size": luks2::area_len_bytes(key_len_bytes as usize).to_string(),
-            "encryption": area_cipher,
-            "key_size": area_key_size_bits / 8,
-        },
-        "kdf": kdf_json,
-    }))
 }
 
 fn segment_json(options: &FormatOptions, layout: &Layout) -> Value {
@@ -440,43 +402,6 @@ fn segment_json(options: &FormatOptions, layout: &Layout) -> Value {
         "encryption": options.cipher,
         "sector_size": options.sector_size_bytes,
     })
-}
-
-fn digest_json(options: &FormatOptions, volume_key: &SecretBytes) -> Result<Value, Error> {
-    let iterations = match options.digest_iterations {
-        Some(iterations) => iterations,
-        None => {
-            let len = options.hash.digest_len_bytes();
-            let mut measure = |kdf: &Kdf| -> Result<u64, KdfError> { cost::measure(kdf, len) };
-            match cost::pbkdf2(options.hash, DIGEST_MS, &mut measure)? {
-                Kdf::Pbkdf2 { iterations, .. } => iterations,
-                Kdf::Argon2 { .. } => unreachable!("asked for pbkdf2"),
-            }
-        }
-    };
-    let kdf = Kdf::Pbkdf2 { hash: options.hash, iterations };
-    cost::check_minimum(&kdf).map_err(|problem| Error::field("digest iterations", problem))?;
-    let salt = salt()?;
-    let len = options.hash.digest_len_bytes();
-    let digest = luks2::compute_digest(&kdf, volume_key, &salt, len, &KdfLimits::UNLIMITED)?;
-    Ok(json!({
-        "type": "pbkdf2",
-        "keyslots": ["0"],
-        "segments": ["0"],
-        "hash": options.hash.name(),
-        "iterations": iterations,
-        "salt": STANDARD.encode(salt),
-        "digest": STANDARD.encode(digest.as_slice()),
-    }))
-}
-
-/// The JSON text, padded with NULs to the end of the area.
-fn json_area(document: &Value, hdr_len_bytes: u64) -> Vec<u8> {
-    let len = usize::try_from(hdr_len_bytes - BINARY_LEN_BYTES).expect("at most 4 MiB");
-    let mut area = document.to_string().into_bytes();
-    assert!(area.len() < len, "one keyslot fits into the smallest header");
-    area.resize(len, 0);
-    area
 }
 
 #[cfg(test)]

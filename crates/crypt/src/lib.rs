@@ -11,13 +11,16 @@
 mod adiantum;
 pub mod af;
 mod attempt;
+pub mod backup;
 mod block;
 pub mod cipher;
 mod error;
 mod extent;
 pub mod format;
 pub mod hash;
+mod header_write;
 pub mod kdf;
+pub mod keys;
 pub mod luks;
 pub mod luks1;
 pub mod luks2;
@@ -30,6 +33,5 @@ pub mod source;
 mod stack;
 #[cfg(test)]
 mod vectors;
-mod wipe;
 
 pub use error::{Error, KeyslotProblem, Requirement};

@@ -8,6 +8,7 @@
 //! Reading never repairs: damage is returned as a [`Notice`], and [`repair`] is a separate call.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::error::Error;
 use crate::kdf::KdfLimits;
@@ -148,6 +149,55 @@ impl Header {
         }
     }
 
+    /// UUID of the volume.
+    #[must_use]
+    pub fn uuid(&self) -> &str {
+        match self {
+            Self::Luks1(header) => header.uuid(),
+            Self::Luks2(header) => header.uuid(),
+        }
+    }
+
+    /// First byte of the data.
+    #[must_use]
+    pub fn data_offset_bytes(&self) -> u64 {
+        match self {
+            Self::Luks1(header) => header.data_offset_bytes(),
+            Self::Luks2(header) => header.data_offset_bytes(),
+        }
+    }
+
+    /// The areas of the keyslots in use, by number.
+    pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
+        match self {
+            Self::Luks1(header) => header.areas(),
+            Self::Luks2(header) => header.areas(),
+        }
+    }
+
+    /// End of the header without its keyslots.
+    pub(crate) fn header_end_bytes(&self) -> u64 {
+        match self {
+            Self::Luks1(_) => luks1::PADDED_LEN_BYTES,
+            Self::Luks2(header) => 2 * header.copy_len_bytes(),
+        }
+    }
+
+    /// Length of a backup, as cryptsetup's.
+    pub(crate) fn backup_len_bytes(&self) -> u64 {
+        match self {
+            Self::Luks1(header) => header.keyslots_end_bytes().next_multiple_of(4096),
+            Self::Luks2(header) => header.end_bytes(),
+        }
+    }
+
+    /// Clears what is no part of a backup.
+    pub(crate) fn clean_backup(&self, bytes: &mut [u8]) {
+        if let Self::Luks1(header) = self {
+            header.clean_backup(bytes);
+        }
+    }
+
     /// All non-secret fields of the header, for `blockyard info --json`.
     #[must_use]
     pub fn info(&self) -> serde_json::Value {
@@ -177,8 +227,8 @@ pub fn repair(device: &mut dyn HeaderDevice) -> Result<Vec<luks2::Copy>, Error> 
     if luks1::Header::is_at(&&*device)? {
         return Err(Error::unsupported(
             "LUKS1 header",
-            "it has no second copy to repair it from; restore a header backup with cryptsetup \
-             luksHeaderRestore",
+            "it has no second copy to repair it from; restore a header backup with blockyard header \
+             restore",
         ));
     }
     luks2::repair(device)

@@ -7,8 +7,9 @@ use crate::af;
 use crate::cipher::{CipherError, CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
+use crate::header_write::Write;
 use crate::secret::SecretBytes;
-use crate::source::{HeaderSink, HeaderSource};
+use crate::source::HeaderSource;
 use crate::stack::with_wiped_stack;
 
 /// Place and parameters of a keyslot's material.
@@ -54,13 +55,12 @@ impl Area<'_> {
         Ok(key)
     }
 
-    /// Splits `volume_key`, encrypts it with `area_key` and writes it.
+    /// The write of `volume_key` into the area, split, and encrypted with `area_key`.
     pub(crate) fn write(
         &self,
-        sink: &mut dyn HeaderSink,
         area_key: &SecretBytes,
         volume_key: &SecretBytes,
-    ) -> Result<(), Error> {
+    ) -> Result<Write, Error> {
         let mut material = SecretBytes::zeroed(af::material_len_bytes(self.key_len_bytes));
         getrandom::fill(material.as_mut_slice())?;
         af::split(volume_key.as_slice(), material.as_mut_slice(), af::STRIPES, self.af_hash);
@@ -69,10 +69,7 @@ impl Area<'_> {
             Ok(())
         })
         .map_err(|error| Error::unsupported(self.place, error.to_string()))?;
-        sink.write_at(self.offset_bytes, material.as_slice()).map_err(|error| Error::Write {
-            what: format!("the key material of {}", self.place),
-            error,
-        })
+        Ok(Write::Bytes(self.offset_bytes, material.as_slice().to_vec()))
     }
 
     fn cipher(&self, area_key: &SecretBytes) -> Result<SectorCipher, CipherError> {

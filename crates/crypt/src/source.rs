@@ -33,7 +33,7 @@ pub trait HeaderSink {
     fn sync(&mut self) -> Result<(), SourceError>;
 }
 
-/// A readable and writable device, for format and repair.
+/// A readable and writable device, for everything that writes a header.
 pub trait HeaderDevice: HeaderSource + HeaderSink {}
 
 impl<T: HeaderSource + HeaderSink + ?Sized> HeaderDevice for T {}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use blockyard::Header;
-use blockyard::header::Repair;
+use blockyard::header::Writer;
 use clap::{Args, ValueHint};
 
 use crate::args::ShortHelpArgs;
@@ -35,9 +35,9 @@ pub(crate) struct RepairArgs {
 /// Checks, asks, repairs.
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
-    let repair = Repair::open(&args.volume)?;
-    warn_of_lock(&args.volume, repair.lock_warning());
-    let (header, notices) = repair.inspect()?;
+    let writer = Writer::open(&args.volume)?;
+    warn_of_lock(&args.volume, writer.lock_warning());
+    let (header, notices) = writer.inspect()?;
     if notices.is_empty() && matches!(header, Header::Luks2(_)) {
         say(&format!("{place}: both copies of the LUKS2 header are intact; nothing to repair"));
         return Ok(());
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
         let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
         ask(&format!("{place}: {}", notices.join("; ")), args.batch_mode)?;
     }
-    for copy in repair.run()? {
+    for copy in writer.repair()? {
         say(&format!("{place}: the {copy} LUKS2 header was rewritten"));
     }
     Ok(())

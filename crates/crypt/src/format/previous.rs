@@ -4,28 +4,26 @@
 
 use std::ops::Range;
 
-use crate::error::Error;
-use crate::source::HeaderDevice;
-use crate::wipe::wipe_zero;
+use crate::header_write::{Stage, Write};
+use crate::source::HeaderSource;
 use crate::{luks1, luks2};
 
 /// Header length of a default LUKS2 volume of cryptsetup, and more than that of a LUKS1 volume.
 /// This length is wiped if a header is damaged and the place of its keyslots unknown.
 pub(crate) const UNKNOWN_LEN_BYTES: u64 = 16 << 20;
 
-/// Writes zeros over every header that a program would find, including one behind a newer one, and
-/// over its keyslots. The starts of the headers are wiped and synced first, so that no header is
-/// ever left with wiped keyslots.
-pub(crate) fn wipe(device: &mut dyn HeaderDevice) -> Result<(), Error> {
+/// Zeros over every header that a program would find, including one behind a newer one, and over
+/// its keyslots. The starts of the headers are wiped and synced first, so that no header is ever
+/// left with wiped keyslots.
+pub(crate) fn wiped(source: &dyn HeaderSource) -> [Stage; 2] {
     // Ranges of bytes; they may overlap, and end past the end of the device.
     let mut previous: Vec<Range<u64>> = Vec::new();
-    luks1::Header::find_previous(&&*device, &mut previous);
-    luks2::find_previous(&&*device, &mut previous);
-    luks2::erase_copies(device)?;
-    device.sync().map_err(|error| Error::Write { what: "the old header".to_owned(), error })?;
-    let device_len = device.len_bytes();
-    for range in previous {
-        wipe_zero(device, range.start, range.end.min(device_len))?;
-    }
-    Ok(())
+    luks1::Header::find_previous(source, &mut previous);
+    luks2::find_previous(source, &mut previous);
+    let device_len = source.len_bytes();
+    let clipped = |range: Range<u64>| Write::Zeros(range.start..range.end.min(device_len));
+    [
+        Stage::new("the old header", luks2::erased_copies(source)),
+        Stage::new("over the old keyslots", previous.into_iter().map(clipped).collect()),
+    ]
 }

@@ -1,5 +1,7 @@
 use super::*;
 use crate::source::{HeaderSink, HeaderSource, SourceError};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 const DEVICE_LEN: usize = 17 << 20;
 

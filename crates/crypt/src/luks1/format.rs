@@ -13,11 +13,11 @@ use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::format::previous;
 use crate::hash::HashAlgorithm;
+use crate::header_write::{Stage, Write, write_stages};
 use crate::kdf::{Kdf, KdfLimits, cost};
 use crate::material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
-use crate::wipe::wipe_zero;
 
 /// Keyslot areas are aligned to this many sectors.
 const ALIGN_SECTORS: u32 = 8;
@@ -94,8 +94,6 @@ pub fn format(
         area_key.as_mut_slice(),
         &limits,
     )?;
-    previous::wipe(device)?;
-    wipe_zero(device, 0, end_bytes)?;
     let area = Area {
         place: "keyslot 0",
         offset_bytes: u64::from(header.keyslots[0].material_offset_sectors) * 512,
@@ -103,12 +101,11 @@ pub fn format(
         af_hash: header.hash,
         key_len_bytes: volume_key.len(),
     };
-    area.write(device, &area_key, &volume_key)?;
-    // A header on the disk must not be without its keyslot, whenever the power is cut.
-    device.sync().map_err(|error| Error::Write { what: "the keyslots".to_owned(), error })?;
-    let write_error = |error| Error::Write { what: "the LUKS1 header".to_owned(), error };
-    device.write_at(0, &header.to_bytes()).map_err(write_error)?;
-    device.sync().map_err(write_error)?;
+    let material = area.write(&area_key, &volume_key)?;
+    let mut stages = previous::wiped(&&*device).to_vec();
+    stages.push(Stage::new("the keyslots", vec![Write::Zeros(0..end_bytes), material]));
+    stages.extend(header.stages());
+    write_stages(device, &stages)?;
     Ok((header, volume_key))
 }
 
@@ -212,6 +209,16 @@ impl Header {
     /// Start of the data, or with a detached header the end of the last keyslot.
     fn end_bytes(&self) -> u64 {
         self.keyslots_end_bytes().max(u64::from(self.payload_offset_sectors) * 512)
+    }
+
+    /// The stages that write the header: its second sector, and then the first, which makes it
+    /// valid. The fields of keyslot 6 lie in both; its state is in the first.
+    pub(crate) fn stages(&self) -> [Stage; 2] {
+        let first = self.to_bytes();
+        let second = first[512..].to_vec();
+        let write =
+            |offset, bytes| Stage::new("the LUKS1 header", vec![Write::Bytes(offset, bytes)]);
+        [write(512, second), write(0, first[..512].to_vec())]
     }
 
     /// The header as on disk, padded to two sectors.

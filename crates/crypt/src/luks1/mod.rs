@@ -9,9 +9,11 @@
 //! split into 4000 stripes and encrypted with the volume's own cipher. There is no checksum and no
 //! second copy: a damaged field is found only if it violates a rule checked here.
 
+mod edit;
 mod format;
 mod info;
 
+pub(crate) use edit::{Prepared, prepare};
 pub(crate) use format::push_text;
 pub use format::{FormatOptions, format};
 
@@ -41,7 +43,7 @@ pub const KEYSLOT_COUNT: usize = 8;
 /// Length of the header without its padding.
 const HEADER_LEN_BYTES: usize = 592;
 /// Length of the header with its padding.
-const PADDED_LEN_BYTES: u64 = 1024;
+pub(crate) const PADDED_LEN_BYTES: u64 = 1024;
 const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
@@ -252,7 +254,7 @@ impl Header {
     }
 
     /// End of the last keyslot's area.
-    fn keyslots_end_bytes(&self) -> u64 {
+    pub(crate) fn keyslots_end_bytes(&self) -> u64 {
         let starts = self.keyslots.iter().map(|keyslot| keyslot.material_offset_sectors);
         let last = starts.max().expect("there are eight");
         (u64::from(last) + self.material_len_sectors()) * 512

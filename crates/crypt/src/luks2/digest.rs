@@ -22,7 +22,6 @@ impl Pbkdf2Digest {
     ///
     /// The key's length must be known, because HMAC pads a key with zeros: a key that ends in zeros
     /// has the same digest as the key without them.
-    /// zeros, so a key that ends in zeros has the digest of the same key without them.
     pub(crate) fn verifies(
         &self,
         key: &SecretBytes,

@@ -19,10 +19,11 @@ use super::metadata::{BINARY_LEN_BYTES, Metadata};
 use crate::error::{Error, Requirement};
 use crate::format::previous::UNKNOWN_LEN_BYTES;
 use crate::hash::HashAlgorithm;
+use crate::header_write::Write;
 use crate::luks::Notice;
 use crate::luks1::{MAGIC, push_text, text};
 use crate::signature::{self, Signature};
-use crate::source::{HeaderDevice, HeaderSource, SourceError};
+use crate::source::{HeaderSource, SourceError};
 
 /// Magic of the secondary header.
 const MAGIC_SECONDARY: [u8; 6] = *b"SKUL\xba\xbe";
@@ -230,23 +231,19 @@ fn with_damaged(intact: Intact, other: &Found) -> (Intact, Vec<Notice>) {
     (intact, vec![notice])
 }
 
-/// Overwrites the start of every possible header copy, LUKS1 included. Keyslots and data stay: an
+/// Zeros over the start of every possible header copy, LUKS1 included. Keyslots and data stay: an
 /// interruption leaves either a header with its keyslots, or no header.
-pub(crate) fn erase_copies(device: &mut dyn HeaderDevice) -> Result<(), Error> {
+pub(crate) fn erased_copies(source: &dyn HeaderSource) -> Vec<Write> {
     let primary = std::iter::once((Copy::Primary, 0));
     let places = primary.chain(HDR_LENS_BYTES.map(|offset| (Copy::Secondary, offset)));
-    for (copy, offset_bytes) in places {
+    let is_there = |(copy, offset_bytes): &(Copy, u64)| {
         let mut magic = [0; MAGIC.len()];
         // An unreadable block cannot be found as a header later either.
-        let is_there = device.read_at(offset_bytes, &mut magic).is_ok() && magic == copy.magic();
-        let len = (device.len_bytes().saturating_sub(offset_bytes)).min(BINARY_LEN_BYTES);
-        if is_there {
-            let zeros = vec![0; usize::try_from(len).expect("at most 4096")];
-            let error = |error| Error::Write { what: format!("the old {copy} header"), error };
-            device.write_at(offset_bytes, &zeros).map_err(error)?;
-        }
-    }
-    Ok(())
+        source.read_at(*offset_bytes, &mut magic).is_ok() && magic == copy.magic()
+    };
+    let device_len = source.len_bytes();
+    let start = |offset: u64| Write::Zeros(offset..(offset + BINARY_LEN_BYTES).min(device_len));
+    places.filter(is_there).map(|(_, offset_bytes)| start(offset_bytes)).collect()
 }
 
 /// Adds the ranges of every LUKS2 header on `source` that a program would find: a primary at the

@@ -9,10 +9,11 @@ use crate::attempt::{Attempt, Problem, kdf_problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
+use crate::header_write::Write;
 use crate::kdf::{Argon2Variant, Kdf, KdfLimits};
 use crate::material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
-use crate::source::{HeaderSink, HeaderSource};
+use crate::source::HeaderSource;
 
 use super::metadata::{KdfSpec, Keyslot, KeyslotBody};
 
@@ -95,14 +96,13 @@ pub(crate) fn area_len_bytes(key_len_bytes: usize) -> u64 {
     (af::material_len_bytes(key_len_bytes) as u64).next_multiple_of(4096)
 }
 
-/// Writes `volume_key` into the area of a new keyslot.
-pub(crate) fn store(
-    sink: &mut dyn HeaderSink,
+/// `volume_key`, split and encrypted for the area of a new keyslot, and its offset.
+pub(crate) fn material(
     number: u32,
     keyslot: &Keyslot,
     passphrase: &SecretBytes,
     volume_key: &SecretBytes,
-) -> Result<(), Error> {
+) -> Result<Write, Error> {
     let usable = usable(number, keyslot)
         .map_err(|problem| Error::unsupported(format!("keyslot {number}"), problem))?;
     let mut area_key = SecretBytes::zeroed(usable.body.area_key_len_bytes as usize);
@@ -112,5 +112,5 @@ pub(crate) fn store(
         area_key.as_mut_slice(),
         &KdfLimits::UNLIMITED,
     )?;
-    usable.area(keyslot).write(sink, &area_key, volume_key)
+    usable.area(keyslot).write(&area_key, volume_key)
 }

@@ -8,6 +8,7 @@
 //! cryptsetup.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -51,10 +52,12 @@ pub(crate) struct Keyslot {
     pub(crate) body: Result<KeyslotBody, String>,
 }
 
+/// Order in which keyslots are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Priority {
+pub enum Priority {
     /// Used only if the caller names it.
     Ignore,
+    /// After the preferred ones.
     Normal,
     /// Tried first.
     Prefer,
@@ -136,6 +139,20 @@ pub(crate) struct Config {
     pub(crate) keyslots_len_bytes: u64,
     pub(crate) flags: Vec<String>,
     pub(crate) mandatory: Vec<String>,
+}
+
+impl Area {
+    /// Its bytes; the sum was checked with the header.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.len_bytes
+    }
+}
+
+impl Keyslot {
+    /// A keyslot of JSON that this program made.
+    pub(crate) fn of_json(value: &Value) -> Result<Self, TreeError> {
+        keyslot(&Node::root(value))
+    }
 }
 
 impl Segment {

@@ -5,6 +5,7 @@
 //! | `header.rs` | the binary header and its two copies on disk |
 //! | `tree.rs`, `metadata.rs`, `check.rs` | JSON with limits, as types, with its rules |
 //! | `keyslot.rs`, `digest.rs` | from a passphrase to a verified volume key |
+//! | `new_keyslot.rs`, `edit.rs` | new keyslots; plans of changed headers |
 //! | `info.rs` | the output of `blockyard info` |
 //! | `repair.rs` | one copy from the other |
 //!
@@ -13,31 +14,38 @@
 
 mod check;
 mod digest;
+mod edit;
 mod header;
 mod info;
 mod keyslot;
 mod metadata;
+mod new_keyslot;
 mod repair;
 mod tree;
 
 pub(crate) use digest::compute as compute_digest;
+pub(crate) use edit::{Prepared, prepare};
 pub use header::Copy;
-pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erase_copies, find_previous};
-pub(crate) use keyslot::{area_len_bytes, store as store_keyslot};
+pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erased_copies, find_previous};
+pub(crate) use keyslot::{area_len_bytes, material as keyslot_material};
+pub use metadata::Priority;
 pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SALT_LEN_BYTES};
+pub use new_keyslot::AreaCipher;
+pub(crate) use new_keyslot::{digest_json, keyslot_json};
 pub(crate) use repair::repair;
 
 use header::{Copies, Intact};
-use metadata::{CryptSegment, Digest, Priority, Segment};
+use metadata::{CryptSegment, Digest, Segment};
 
 use crate::attempt::{Attempt, Problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::extent::Extent;
+use crate::header_write::{Stage, Write};
 use crate::luks::{Notice, UnlockOptions, Unlocked};
 use crate::params::CryptParams;
 use crate::secret::SecretBytes;
-use crate::source::{HeaderDevice, HeaderSource};
+use crate::source::HeaderSource;
 
 /// A LUKS2 header: its newest intact copy.
 #[derive(Clone, Debug, PartialEq)]
@@ -262,24 +270,52 @@ impl Header {
     }
 }
 
-/// Writes one copy: first with an invalid checksum, then the JSON, then the checksum. So a power
-/// cut leaves this copy old, recognisably broken, or new.
-pub(crate) fn write_copy(
-    device: &mut dyn HeaderDevice,
-    copy: Copy,
-    binary: &Binary,
-    json_area: &[u8],
-) -> Result<(), Error> {
-    let write_error = |error| Error::Write { what: format!("the {copy} LUKS2 header"), error };
-    let offset_bytes = copy.offset_bytes(binary.hdr_len_bytes);
-    let sealed = binary.to_bytes(copy, json_area);
-    let mut open = sealed.clone();
+/// The stages that write one copy.
+pub(crate) fn copy_stages(copy: Copy, binary: &Binary, json_area: &[u8]) -> [Stage; 2] {
+    let bytes = [&binary.to_bytes(copy, json_area)[..], json_area].concat();
+    let (name, offset_bytes) = (copy.to_string(), copy.offset_bytes(binary.hdr_len_bytes));
+    sealed_last(&name, offset_bytes, &bytes)
+}
+
+/// The stages that write a copy: first all of it with an invalid checksum, then its checksum. So a
+/// power cut leaves this copy old, recognisably broken, or new. The last stage changes only the
+/// first sector.
+pub(crate) fn sealed_last(name: &str, offset_bytes: u64, copy: &[u8]) -> [Stage; 2] {
+    let what = format!("the {name} LUKS2 header");
+    let sealed = copy[..BINARY_LEN_BYTES as usize].to_vec();
+    let mut open = copy.to_vec();
     header::clear_checksum(&mut open);
-    device.write_at(offset_bytes, &open).map_err(write_error)?;
-    device.write_at(offset_bytes + BINARY_LEN_BYTES, json_area).map_err(write_error)?;
-    device.sync().map_err(write_error)?;
-    device.write_at(offset_bytes, &sealed).map_err(write_error)?;
-    device.sync().map_err(write_error)
+    [
+        Stage::new(&*what, vec![Write::Bytes(offset_bytes, open)]),
+        Stage::new(what, vec![Write::Bytes(offset_bytes, sealed)]),
+    ]
+}
+
+/// The JSON text, padded with NULs to the end of the area of a header of `hdr_len_bytes`.
+pub(crate) fn json_area(
+    document: &serde_json::Value,
+    hdr_len_bytes: u64,
+) -> Result<Vec<u8>, Error> {
+    let len = usize::try_from(hdr_len_bytes - BINARY_LEN_BYTES).expect("at most 4 MiB");
+    let mut area = document.to_string().into_bytes();
+    if area.len() >= len {
+        let needed = area.len() + 1;
+        let problem = format!("the JSON needs {needed} bytes and its area has {len}; it is full");
+        return Err(Error::header("LUKS2 header", problem));
+    }
+    area.resize(len, 0);
+    Ok(area)
+}
+
+/// The stages that write both copies, the primary one first, each with its own salt.
+pub(crate) fn header_stages(binary: &Binary, json_area: &[u8]) -> Result<Vec<Stage>, Error> {
+    let mut stages = Vec::new();
+    for copy in [Copy::Primary, Copy::Secondary] {
+        let mut binary = binary.clone();
+        getrandom::fill(&mut binary.salt)?;
+        stages.extend(copy_stages(copy, &binary, json_area));
+    }
+    Ok(stages)
 }
 
 #[cfg(test)]

@@ -70,6 +70,15 @@ impl HeaderLock {
         }
     }
 
+    /// Takes the lock for writing the header of an open file or device; waits up to a second. The
+    /// volume may be served meanwhile: its data is not locked.
+    ///
+    /// # Errors
+    /// Another program holds the lock.
+    pub fn to_write(file: &File, path: &Path) -> Result<Self, Error> {
+        Self::new(file, path, Purpose::Writing)
+    }
+
     fn none() -> Result<Self, Error> {
         Ok(Self { held: Vec::new(), warning: None })
     }
@@ -121,9 +130,7 @@ impl DeviceFile {
     /// # Errors
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
-        self.local().map_or_else(HeaderLock::none, |file| {
-            HeaderLock::new(file, &self.path, Purpose::Writing)
-        })
+        self.local().map_or_else(HeaderLock::none, |file| HeaderLock::to_write(file, &self.path))
     }
 
     /// Like [`HeaderLock::to_read`], for this device.

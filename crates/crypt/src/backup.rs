@@ -1,0 +1,268 @@
+//! Backups of headers, with their keyslots: the bytes of `cryptsetup luksHeaderBackup`.
+//!
+//! A backup opens the volume with the passphrases of its time, for ever: a passphrase that was
+//! removed since opens the backup, and with it the data.
+//!
+//! A restore leaves the present header or the restored one after a power cut. Keyslots of the
+//! present header whose areas the backup needs are moved to free space first. Where there is none,
+//! or the two headers differ in version or layout, the present header is erased first: then only
+//! the backup is left until the restore has ended.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::error::Error;
+use crate::format::previous;
+use crate::header_write::{Stage, Write, write_stages};
+use crate::luks::{self, Header};
+use crate::source::{HeaderDevice, HeaderSource};
+
+/// A whole header with its keyslots.
+#[derive(Clone, Debug)]
+pub struct Backup {
+    bytes: Vec<u8>,
+    header: Header,
+}
+
+/// A difference between a backup and the header that it would replace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// There is no header that can be read, for this reason.
+    NoHeader(String),
+    /// The versions of LUKS differ.
+    Version,
+    /// The UUIDs differ: it is the backup of another volume.
+    Uuid {
+        /// UUID in the backup.
+        backup: String,
+        /// UUID of the volume.
+        present: String,
+    },
+    /// The data starts elsewhere.
+    DataOffset {
+        /// First byte of the data by the backup.
+        backup_bytes: u64,
+        /// First byte of the data by the volume's header.
+        present_bytes: u64,
+    },
+    /// The volume keys have different digests: the data becomes unreadable.
+    VolumeKey,
+    /// Keyslots in use now that are not in the backup, or that have another passphrase there.
+    Keyslots(Vec<u32>),
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHeader(problem) => write!(f, "it has no readable LUKS header ({problem})"),
+            Self::Version => f.write_str("the backup is of another version of LUKS"),
+            Self::Uuid { backup, present } => {
+                write!(f, "the backup is of the volume {backup}, and this is {present}")
+            }
+            Self::DataOffset { backup_bytes, present_bytes } => write!(
+                f,
+                "the data starts at byte {present_bytes}, and by the backup at {backup_bytes}"
+            ),
+            Self::VolumeKey => f.write_str(
+                "the backup has another volume key, and so the present data becomes unreadable",
+            ),
+            Self::Keyslots(numbers) => {
+                let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
+                write!(f, "the present passphrases of keyslots {} are lost", numbers.join(", "))
+            }
+        }
+    }
+}
+
+impl Backup {
+    /// The backup of the header on `source`.
+    ///
+    /// # Errors
+    /// There is no intact header, or it cannot be read.
+    pub fn of(source: &dyn HeaderSource) -> Result<Self, Error> {
+        let (header, _) = Header::read(source)?;
+        let len = usize::try_from(header.backup_len_bytes()).expect("checked: a header's length");
+        let mut bytes = vec![0; len];
+        // The last page of a LUKS1 header may end past the end of a file.
+        let readable = usize::try_from(source.len_bytes()).map_or(len, |end| end.min(len));
+        source
+            .read_at(0, &mut bytes[..readable])
+            .map_err(|error| Error::Read { what: "the header and its keyslots".into(), error })?;
+        header.clean_backup(&mut bytes);
+        Ok(Self { bytes, header })
+    }
+
+    /// A backup in the form of [`Backup::bytes`]. A damaged copy in it is repaired.
+    ///
+    /// # Errors
+    /// It has no intact header, or is too short.
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Self, Error> {
+        let (header, notices) = Header::read(&bytes)?;
+        let len = usize::try_from(header.backup_len_bytes()).expect("checked: a header's length");
+        if bytes.len() < len {
+            let problem = format!("it has {} bytes and needs {len}; it is truncated", bytes.len());
+            return Err(Error::header("header backup", problem));
+        }
+        bytes.truncate(len);
+        if !notices.is_empty() {
+            luks::repair(&mut bytes)?;
+        }
+        Ok(Self { bytes, header })
+    }
+
+    /// The bytes of the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The header in the backup.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Compares the backup with the present header.
+    #[must_use]
+    pub fn compare(&self, source: &dyn HeaderSource) -> Vec<Difference> {
+        let present = match Header::read(source) {
+            Ok((header, _)) => header,
+            Err(error) => return vec![Difference::NoHeader(error.to_string())],
+        };
+        let mut differences = Vec::new();
+        if self.header.uuid() != present.uuid() {
+            let (backup, present) = (self.header.uuid().into(), present.uuid().into());
+            differences.push(Difference::Uuid { backup, present });
+        }
+        let offsets = (self.header.data_offset_bytes(), present.data_offset_bytes());
+        if offsets.0 != offsets.1 {
+            let (backup_bytes, present_bytes) = offsets;
+            differences.push(Difference::DataOffset { backup_bytes, present_bytes });
+        }
+        match (&self.header, &present) {
+            (Header::Luks1(_), Header::Luks2(_)) | (Header::Luks2(_), Header::Luks1(_)) => {
+                differences.push(Difference::Version);
+            }
+            (Header::Luks1(a), Header::Luks1(b)) if !a.has_same_digest(b) => {
+                differences.push(Difference::VolumeKey);
+            }
+            (Header::Luks2(a), Header::Luks2(b)) if !a.has_same_digest(b) => {
+                differences.push(Difference::VolumeKey);
+            }
+            _ => {}
+        }
+        let lost: Vec<u32> = present
+            .areas()
+            .into_iter()
+            .filter(|(_, area)| self.differs(source, area) || !self.names(area))
+            .map(|(number, _)| number)
+            .collect();
+        if !lost.is_empty() {
+            differences.push(Difference::Keyslots(lost));
+        }
+        differences
+    }
+
+    /// Whether the header in the backup has this area.
+    fn names(&self, area: &Range<u64>) -> bool {
+        self.header.areas().iter().any(|(_, own)| own.start == area.start)
+    }
+
+    /// Whether the area has other bytes on the device than in the backup.
+    fn differs(&self, source: &dyn HeaderSource, area: &Range<u64>) -> bool {
+        let mut present = vec![0; usize::try_from(area.end - area.start).unwrap_or(0)];
+        let is_read = source.read_at(area.start, &mut present).is_ok();
+        !is_read || self.part(area) != Some(&present)
+    }
+
+    fn part(&self, range: &Range<u64>) -> Option<&[u8]> {
+        self.bytes.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    }
+
+    /// The write of a part of the backup to its place.
+    fn write(&self, range: Range<u64>) -> Write {
+        Write::Bytes(range.start, self.part(&range).expect("a part of the backup").to_vec())
+    }
+
+    /// Writes the backup over the present header. The data is not touched.
+    ///
+    /// # Errors
+    /// The device is too short, or writing fails.
+    pub fn restore(&self, device: &mut dyn HeaderDevice) -> Result<(), Error> {
+        let (end, len) = (self.bytes.len() as u64, device.len_bytes());
+        if len < end {
+            return Err(Error::DataDevice(format!(
+                "the backup is of a header of {end} bytes, but the device or file has {len}"
+            )));
+        }
+        let source: &dyn HeaderSource = &&*device;
+        let stages = match self.moved_aside(source) {
+            Some(mut stages) => {
+                stages.push(self.areas());
+                stages.extend(self.header_stages());
+                stages.push(self.everything_else());
+                stages
+            }
+            None => {
+                let [erased, wiped] = previous::wiped(source);
+                let mut stages = vec![erased, wiped, self.everything_else(), self.areas()];
+                stages.extend(self.header_stages());
+                stages
+            }
+        };
+        write_stages(device, &stages)
+    }
+
+    /// The stages after which no present keyslot lies where the backup has a keyslot with other
+    /// bytes; `None` if the present header cannot stay until the restored one is stable.
+    fn moved_aside(&self, source: &dyn HeaderSource) -> Option<Vec<Stage>> {
+        let (present, _) = Header::read(source).ok()?;
+        let own: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
+        let overlaps =
+            |area: &Range<u64>| own.iter().any(|own| own.start < area.end && area.start < own.end);
+        let areas = present.areas().into_iter();
+        let in_the_way: Vec<_> = areas
+            .filter(|(_, area)| overlaps(area) && self.differs(source, area))
+            .map(|(number, _)| number)
+            .collect();
+        match (&self.header, &present) {
+            (Header::Luks1(own), Header::Luks1(present)) => {
+                (own.has_layout_of(present) && in_the_way.is_empty()).then(Vec::new)
+            }
+            (Header::Luks2(own), Header::Luks2(present)) if own.has_layout_of(present) => {
+                let stages = present.stages_of_moves(source, &in_the_way, own);
+                stages.ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// The keyslots' areas.
+    fn areas(&self) -> Stage {
+        let areas = self.header.areas().into_iter();
+        Stage::new("the keyslots", areas.map(|(_, area)| self.write(area)).collect())
+    }
+
+    /// The header or its copies, byte for byte.
+    fn header_stages(&self) -> Vec<Stage> {
+        match &self.header {
+            Header::Luks1(header) => header.stages().to_vec(),
+            Header::Luks2(header) => header.verbatim_stages(&self.bytes),
+        }
+    }
+
+    /// All bytes of the backup behind the header that are in no keyslot.
+    fn everything_else(&self) -> Stage {
+        let mut areas: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
+        areas.sort_unstable_by_key(|area| area.start);
+        let (mut writes, mut at_bytes) = (Vec::new(), self.header.header_end_bytes());
+        let end = self.bytes.len() as u64;
+        for area in areas.into_iter().chain([end..end]) {
+            if at_bytes < area.start {
+                writes.push(self.write(at_bytes..area.start));
+            }
+            at_bytes = at_bytes.max(area.end);
+        }
+        Stage::new("the space between the keyslots", writes)
+    }
+}

@@ -1,0 +1,333 @@
+//! A power cut at every write of a header: at each point the volume opens, with the old passphrase
+//! or the new one.
+//!
+//! Each operation runs once on a device that records its writes and syncs. Then every point is
+//! replayed: after each write, after each sync, and within each write at borders of 512 bytes. Each
+//! point gives two disks: all writes before it have arrived, or only those before the last sync,
+//! and of the others a part of the last one.
+//!
+//! Where cryptsetup is installed, it opens some of the disks too.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use blockyard_crypt::backup::Backup;
+use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
+use blockyard_crypt::hash::HashAlgorithm;
+use blockyard_crypt::kdf::Kdf;
+use blockyard_crypt::keys::{self, InPlace, Last, NewKeyslot, Usage};
+use blockyard_crypt::luks::{self, Header, UnlockOptions};
+use blockyard_crypt::luks1;
+use blockyard_crypt::luks2::Priority;
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_crypt::source::{HeaderDevice, HeaderSink, HeaderSource, SourceError};
+
+const KDF: Kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
+const OLD: &[u8] = b"the old passphrase";
+const NEW: &[u8] = b"the new one";
+/// Borders of 512 bytes that are tried within one long write: the first, the last, and some others.
+const TEARS_MAX: usize = 24;
+/// Of so many points cryptsetup tries one.
+const CRYPTSETUP_TRIES_ONE_OF: usize = 40;
+
+fn secret(bytes: &[u8]) -> SecretBytes {
+    SecretBytes::copy_of(bytes)
+}
+
+enum Event {
+    Write(usize, Vec<u8>),
+    Sync,
+}
+
+/// A disk that records.
+struct Recorder {
+    disk: Vec<u8>,
+    events: Vec<Event>,
+}
+
+impl HeaderSource for Recorder {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.disk.read_at(offset_bytes, buf)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+}
+
+impl HeaderSink for Recorder {
+    fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        self.disk.write_at(offset_bytes, bytes)?;
+        self.events.push(Event::Write(usize::try_from(offset_bytes).unwrap(), bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), SourceError> {
+        self.events.push(Event::Sync);
+        Ok(())
+    }
+}
+
+/// Lengths at which a write of `len` bytes is torn.
+fn tears(len: usize) -> Vec<usize> {
+    let borders = len.div_ceil(512).saturating_sub(1);
+    let step = borders.div_ceil(TEARS_MAX).max(1);
+    (1..=borders).filter(|n| n % step == 0 || *n == 1 || *n == borders).map(|n| n * 512).collect()
+}
+
+/// The disks at all points of an operation, each given to `check` with its number.
+fn for_each_point(before: &[u8], events: &[Event], mut check: impl FnMut(&[u8], usize)) -> usize {
+    let mut points = 0;
+    let (mut durable, mut cached) = (before.to_vec(), before.to_vec());
+    let mut point = |disk: &[u8]| {
+        points += 1;
+        check(disk, points);
+    };
+    point(before);
+    for event in events {
+        match event {
+            Event::Sync => {
+                durable.clone_from(&cached);
+                point(&durable);
+            }
+            Event::Write(at, bytes) => {
+                for torn in tears(bytes.len()) {
+                    for disk in [&durable, &cached] {
+                        let mut disk = disk.clone();
+                        disk[*at..at + torn].copy_from_slice(&bytes[..torn]);
+                        point(&disk);
+                        // The other part arrived, and this one did not.
+                        let mut disk = disk.clone();
+                        disk[*at..at + torn].copy_from_slice(&durable[*at..at + torn]);
+                        disk[at + torn..at + bytes.len()].copy_from_slice(&bytes[torn..]);
+                        point(&disk);
+                    }
+                }
+                cached[*at..at + bytes.len()].copy_from_slice(bytes);
+                let mut only_this = durable.clone();
+                only_this[*at..at + bytes.len()].copy_from_slice(bytes);
+                point(&only_this);
+                point(&cached);
+            }
+        }
+    }
+    points
+}
+
+fn opens(disk: &[u8], passphrases: &[&[u8]]) -> Result<(), String> {
+    let (header, _) = Header::read(&disk).map_err(|error| error.to_string())?;
+    let mut last = String::new();
+    for passphrase in passphrases {
+        match header.unlock(&disk, &secret(passphrase), &UnlockOptions::default()) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
+}
+
+fn cryptsetup_opens(folder: &Path, disk: &[u8], passphrases: &[&[u8]]) -> bool {
+    std::fs::write(folder.join("disk"), disk).unwrap();
+    passphrases.iter().any(|passphrase| {
+        std::fs::write(folder.join("key"), passphrase).unwrap();
+        Command::new("cryptsetup")
+            .args(["open", "--test-passphrase", "--key-file", "key", "disk"])
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    })
+}
+
+/// Runs an operation and checks all its points. Returns the disk after it, and the points.
+fn survives(
+    name: &str,
+    before: &[u8],
+    passphrases: &[&[u8]],
+    operation: impl FnOnce(&mut dyn HeaderDevice),
+) -> (Vec<u8>, usize) {
+    let mut recorder = Recorder { disk: before.to_vec(), events: Vec::new() };
+    operation(&mut recorder);
+    let folder = tempfile::tempdir().unwrap();
+    let has_cryptsetup = Command::new("cryptsetup").arg("--version").output().is_ok();
+    let points = for_each_point(before, &recorder.events, |disk, number| {
+        opens(disk, passphrases)
+            .unwrap_or_else(|error| panic!("{name}: at point {number} nothing opens: {error}"));
+        if has_cryptsetup && number % CRYPTSETUP_TRIES_ONE_OF == 0 {
+            let opened = cryptsetup_opens(folder.path(), disk, passphrases);
+            assert!(opened, "{name}: at point {number} cryptsetup opens nothing");
+        }
+    });
+    (recorder.disk, points)
+}
+
+fn luks2() -> Vec<u8> {
+    let options = FormatOptions {
+        key_size_bits: 256,
+        digest_iterations: Some(1000),
+        keyslots_len_bytes: Some(768 << 10),
+        data_offset_bytes: Some(1 << 20),
+        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+    };
+    let mut disk = vec![0; (1 << 20) + 4096];
+    format::format(&mut disk, &secret(OLD), &options).unwrap();
+    disk
+}
+
+fn luks1() -> Vec<u8> {
+    let options = luks1::FormatOptions {
+        key_size_bits: 256,
+        iterations: Some(1000),
+        digest_iterations: Some(1000),
+        ..luks1::FormatOptions::default()
+    };
+    let mut disk = vec![0; (2 << 20) + 4096];
+    luks1::format(&mut disk, &secret(OLD), &options).unwrap();
+    disk
+}
+
+fn new_keyslot() -> NewKeyslot {
+    NewKeyslot {
+        pbkdf: Pbkdf::Fixed(KDF),
+        hash: HashAlgorithm::Sha256,
+        area: None,
+        priority: None,
+        usage: Usage::Data,
+    }
+}
+
+/// A new keyslot for [`NEW`] of the volume that [`OLD`] opens.
+fn prepared(disk: &[u8]) -> (Header, keys::Prepared) {
+    let (header, _) = Header::read(&disk).unwrap();
+    let unlocked = header.unlock(&disk, &secret(OLD), &UnlockOptions::default()).unwrap();
+    let new = keys::prepare(&header, &unlocked.volume_key, &secret(NEW), &new_keyslot()).unwrap();
+    (header, new)
+}
+
+fn every_operation_on_keys(version: &str, empty: &[u8]) -> usize {
+    let mut sum = 0;
+    let mut run = |name: &str,
+                   before: &[u8],
+                   passphrases: &[&[u8]],
+                   operation: &mut dyn FnMut(&mut dyn HeaderDevice)| {
+        let name = format!("{version}, {name}");
+        let (disk, points) = survives(&name, before, passphrases, operation);
+        sum += points;
+        disk
+    };
+    let (header, new) = prepared(empty);
+    let both = run("add", empty, &[OLD], &mut |device| {
+        keys::add(device, &new, None).unwrap();
+    });
+    opens(&both, &[NEW]).unwrap();
+    // Keyslots 6 and 7 of LUKS1 lie in both sectors of the header, or in the second.
+    for number in [5, 6, 7] {
+        let added = run("add a late one", empty, &[OLD], &mut |device| {
+            assert_eq!(keys::add(device, &new, Some(number)).unwrap(), number);
+        });
+        opens(&added, &[NEW]).unwrap();
+        run("remove a late one", &added, &[OLD], &mut |device| {
+            keys::remove(device, None, number, Last::Keep).unwrap();
+        });
+    }
+    let changed = run("change", empty, &[OLD, NEW], &mut |device| {
+        keys::change(device, &header, 0, &new, InPlace::Refuse).unwrap();
+    });
+    opens(&changed, &[NEW]).unwrap();
+    opens(&changed, &[OLD]).unwrap_err();
+    let removed = run("remove", &both, &[NEW], &mut |device| {
+        keys::remove(device, None, 0, Last::Keep).unwrap();
+    });
+    opens(&removed, &[OLD]).unwrap_err();
+    run("uuid", empty, &[OLD], &mut |device| {
+        keys::set_uuid(device, "6ba7b810-9dad-11d1-80b4-00c04fd430c8").unwrap();
+    });
+    let backup = Backup::of(&empty).unwrap();
+    let restored = run("restore a header with fewer keyslots", &both, &[OLD], &mut |device| {
+        backup.restore(device).unwrap();
+    });
+    opens(&restored, &[NEW]).unwrap_err();
+    assert!(restored == empty, "the whole header is that of the backup");
+    let restored = run("restore after a change", &changed, &[OLD, NEW], &mut |device| {
+        backup.restore(device).unwrap();
+    });
+    assert!(restored == empty);
+    sum
+}
+
+#[test]
+fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_key() {
+    let points = every_operation_on_keys("LUKS2", &luks2());
+    assert!(points >= 1000, "{points} points");
+}
+
+#[test]
+fn luks1_volume_opens_after_a_power_cut_at_any_write_of_a_key() {
+    let points = every_operation_on_keys("LUKS1", &luks1());
+    assert!(points >= 500, "{points} points");
+}
+
+#[test]
+fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
+    let disk = luks2();
+    let (damaged, keep) = (
+        {
+            let mut disk = disk.clone();
+            disk[5000] ^= 1;
+            disk
+        },
+        [OLD],
+    );
+    let mut sum = 0;
+    let mut run = |name, before: &[u8], operation: fn(&mut dyn HeaderDevice)| {
+        sum += survives(name, before, &keep, operation).1;
+    };
+    run("labels", &disk, |device| keys::set_labels(device, Some("a"), Some("b")).unwrap());
+    run("flags", &disk, |device| keys::set_flags(device, &["allow-discards"]).unwrap());
+    run("priority", &disk, |device| keys::set_priority(device, 0, Priority::Prefer).unwrap());
+    run("repair", &damaged, |device| {
+        luks::repair(device).unwrap();
+    });
+    assert!(sum >= 500, "{sum} points");
+}
+
+#[test]
+fn restore_over_other_keyslots_at_the_same_places_keeps_a_header_that_opens() {
+    // The same volume, with another passphrase in the same area: as after cryptsetup's change.
+    let disk = luks2();
+    let (header, new) = prepared(&disk);
+    let mut other = disk.clone();
+    keys::change(&mut other, &header, 0, &new, InPlace::Refuse).unwrap();
+    let (header, _) = Header::read(&other).unwrap();
+    let unlocked = header.unlock(&other, &secret(NEW), &UnlockOptions::default()).unwrap();
+    let new = keys::prepare(&header, &unlocked.volume_key, &secret(NEW), &new_keyslot()).unwrap();
+    keys::change(&mut other, &header, 0, &new, InPlace::Refuse).unwrap();
+    let backup = Backup::of(&disk).unwrap();
+    let (restored, points) =
+        survives("restore in place", &other, &[OLD, NEW], |device| backup.restore(device).unwrap());
+    assert!(restored == disk);
+    assert!(points >= 200, "{points} points");
+}
+
+#[test]
+fn volume_never_has_a_header_without_its_keyslots_when_it_is_formatted_again() {
+    let options = FormatOptions {
+        key_size_bits: 256,
+        digest_iterations: Some(1000),
+        keyslots_len_bytes: Some(768 << 10),
+        data_offset_bytes: Some(1 << 20),
+        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+    };
+    for before in [luks2(), luks1()] {
+        let mut recorder = Recorder { disk: before.clone(), events: Vec::new() };
+        format::format(&mut recorder, &secret(NEW), &options).unwrap();
+        let points = for_each_point(&before, &recorder.events, |disk, number| {
+            if Header::read(&disk).is_ok() {
+                opens(disk, &[OLD, NEW])
+                    .unwrap_or_else(|error| panic!("format: at point {number}: {error}"));
+            }
+        });
+        assert!(points >= 200, "{points} points");
+    }
+}
