@@ -27,6 +27,13 @@ use std::time::Duration;
 /// Time limit for strace to attach, and for the server to reach its last system call.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// The commands that derive or store keys, in an order in which each can run after the others.
+const KEY_VERBS: [&str; 4] = ["add", "change", "convert", "remove"];
+/// The passphrase that they add.
+const SECOND: &str = "second-passphrase-8e1d40c7-of-hygiene";
+/// The passphrase that replaces it.
+const THIRD: &str = "third-passphrase-27fa96b3-of-hygiene";
+
 /// Selection of the checks.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
@@ -52,6 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.run("a core file taken by a debugger holds no secret", || subject.gcore());
     cases.run("at its end the server's memory holds no secret", || subject.at_exit("serve"));
     cases.run("at its end the memory of dump holds no secret", || subject.at_exit("dump"));
+    for verb in KEY_VERBS {
+        let name = format!("at its end the memory of `key {verb}` holds no secret");
+        cases.run(&name, || subject.at_exit_of_key(verb));
+    }
+    cases.run("commands on keys tell no secret", || subject.key_words());
     cases.run("errors of a wrong passphrase do not repeat it", || subject.wrong());
     cases.finish("hygiene")
 }
@@ -92,11 +104,10 @@ impl Subject<'_> {
     /// Both halves of the passphrase, and each 16 bytes of the key: an expanded key begins with
     /// them.
     fn needles(&self) -> Vec<Needle> {
-        let pass = PASSPHRASE.as_bytes();
-        let mut needles = vec![
-            Needle::new("passphrase", &pass[..pass.len() / 2]),
-            Needle::new("passphrase", &pass[pass.len() / 2..]),
-        ];
+        let halves =
+            [PASSPHRASE, SECOND, THIRD].map(|pass| pass.as_bytes().split_at(pass.len() / 2));
+        let halves = halves.into_iter().flat_map(|(one, other)| [one, other]);
+        let mut needles: Vec<_> = halves.map(|half| Needle::new("passphrase", half)).collect();
         needles.extend(self.key.chunks(16).map(|part| Needle::new("key", part)));
         needles.extend(self.written_keys().iter().map(|text| Needle::new("key as text", text)));
         needles
@@ -256,26 +267,73 @@ impl Subject<'_> {
         Ok(format!("{} MiB searched", core.len() >> 20))
     }
 
-    /// Stops the process in its last system call and searches its memory.
+    /// A command on the keys of a copy of the image, which all of them share.
+    fn words_for_key(&self, verb: &str) -> Result<Vec<String>> {
+        let image = self.lab.path("hygiene-keys.img");
+        if !image.exists() {
+            fs::copy(&self.image, &image)?;
+            self.lab.give(&image)?;
+        }
+        let (first, image) = (self.lab.pass().display().to_string(), image.display().to_string());
+        let second = self.lab.write("second.pass", SECOND)?.display().to_string();
+        let third = self.lab.write("third.pass", THIRD)?.display().to_string();
+        let mut words = vec!["key".into(), verb.to_owned(), image, "--key-file".into()];
+        let new = |key: String| ["--new-keyfile".to_owned(), key];
+        match verb {
+            "add" => words.extend([vec![first], new(second).to_vec()].concat()),
+            "change" => words.extend([vec![second], new(third).to_vec()].concat()),
+            _ => words.push(third),
+        }
+        if verb != "remove" {
+            let cost = ["--pbkdf-memory=65536", "--pbkdf-force-iterations=4"];
+            words.extend(cost.map(str::to_owned));
+        }
+        Ok(words)
+    }
+
+    fn at_exit_of_key(&self, verb: &str) -> Result<String> {
+        let words = self.words_for_key(verb)?;
+        self.search_at_exit(&words, None)
+    }
+
+    /// The outputs of the commands, run after those under strace: a keyslot is added again.
+    fn key_words(&self) -> Result<String> {
+        for verb in KEY_VERBS {
+            let ended = tools::output(&mut self.lab.blockyard(&self.words_for_key(verb)?))?;
+            let said = [ended.stdout, ended.stderr].concat();
+            ensure!(ended.status.success(), "key {verb}: {}", tools::text(&said));
+            ensure!(self.tells(&said).is_none(), "the output of key {verb} contains a secret");
+        }
+        let image = fs::read(self.lab.path("hygiene-keys.img"))?;
+        let found: Vec<_> = memory::search(&image, &self.needles());
+        ensure!(found.is_empty(), "the image contains the {}", found[0].0);
+        Ok(String::new())
+    }
+
+    /// Searches the memory of a server or of `dump` at its end.
     fn at_exit(&self, verb: &str) -> Result<String> {
         let mut words = self.words_for(verb);
         let socket = self.lab.path("exit.sock");
-        let trace = self.lab.path("exit.trace");
-        let out = if verb == "serve" {
-            ("--socket", socket.clone())
-        } else {
-            ("-o", self.lab.path("exit.out"))
-        };
+        let serves = verb == "serve";
+        let out =
+            if serves { ("--socket", socket.clone()) } else { ("-o", self.lab.path("exit.out")) };
         words.extend([out.0.into(), out.1.display().to_string()]);
+        self.search_at_exit(&words, serves.then_some(socket.as_path()))
+    }
+
+    /// Stops the process in its last system call and searches its memory. With a socket it is a
+    /// server, which is ended by a signal.
+    fn search_at_exit(&self, words: &[String], socket: Option<&Path>) -> Result<String> {
+        let trace = self.lab.path("exit.trace");
         tools::need("strace")?;
         let mut strace = tools::daemon("strace");
         strace.args(["-f", "-qq", "-e", "trace=exit_group", "-o"]).arg(trace);
         strace.args(["-e", "inject=exit_group:delay_enter=30000000"]);
-        let victim = self.lab.blockyard(&words);
+        let victim = self.lab.blockyard(words);
         strace.arg(victim.get_program()).args(victim.get_args()).current_dir(self.lab.dir());
         let mut strace = Kill(strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-        if verb == "serve" {
-            let up = until(PATIENCE, || content::read(&socket).is_ok());
+        if let Some(socket) = socket {
+            let up = until(PATIENCE, || content::read(socket).is_ok());
             ensure!(up, "the server did not come up under strace");
             let pid = child_of(strace.0.id()).context("no server under strace")?;
             crate::process::Watched(pid).signal(Signal::SIGTERM)?;

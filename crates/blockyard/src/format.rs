@@ -487,6 +487,23 @@ impl Unformatted {
     }
 }
 
+impl Unformatted {
+    /// Extends the file, and writes the header.
+    fn write(&mut self, key: &Key) -> Result<(), Error> {
+        let data = self.data.as_mut().unwrap_or(&mut self.device);
+        if self.data_len_bytes > data.len_bytes() {
+            let size_bytes = self.data_len_bytes;
+            data.set_len(size_bytes).map_err(|source| FormatError::Extend {
+                path: data.path().to_owned(),
+                size_bytes,
+                source,
+            })?;
+        }
+        let written = format::format(&mut self.device, key.secret(), &self.options);
+        written.map(drop).map_err(|error| Error::crypt(self.device.path(), error))
+    }
+}
+
 pub(crate) fn wrong(field: &'static str, problem: &impl ToString) -> FormatError {
     FormatError::Field { field, problem: problem.to_string() }
 }

@@ -1,5 +1,5 @@
-//! LUKS headers: reads, repairs, backs up, restores and destroys them, and sets the fields that need
-//! no key.
+//! LUKS headers: reads, repairs, backs up, restores and destroys them, and sets the fields that
+//! need no key.
 //!
 //! ```
 //! use blockyard::format::FormatOptions;

@@ -4,6 +4,7 @@
 //! Options have cryptsetup's names wherever cryptsetup has one, and its short forms: `-h` is
 //! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
 
+mod cost;
 mod jobs;
 mod key;
 mod scheduling;
@@ -11,18 +12,21 @@ mod volume;
 #[cfg(feature = "lab")]
 mod world;
 
+pub(crate) use cost::CostArgs;
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
-pub(crate) use volume::{HeaderArgs, HeaderCopy, PlainArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{
+    HeaderArgs, HeaderCopy, HeaderPlaceArgs, PlainArgs, VolumeArgs, VolumeType,
+};
 #[cfg(feature = "lab")]
 pub(crate) use world::WorldArgs;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, control, doctor, dump, elevators, format, info, load, man, repair, replay,
-    serve, table, top, trace,
+    bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
+    load, man, repair, replay, serve, table, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -64,6 +68,9 @@ pub(crate) enum Command {
     Load(Box<load::LoadArgs>),
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
+    Key(Box<keyslots::KeyCommand>),
+    Header(Box<header::HeaderCommand>),
+    Erase(erase::EraseArgs),
     Status(control::StatusArgs),
     Top(top::TopArgs),
     Suspend(control::SuspendArgs),
@@ -95,6 +102,9 @@ impl Command {
             Self::Load(args) => load::run(&args),
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
+            Self::Key(args) => keyslots::run(&args),
+            Self::Header(args) => header::run(&args),
+            Self::Erase(args) => erase::run(&args),
             Self::Status(args) => control::status(&args),
             Self::Top(args) => top::run(&args),
             Self::Suspend(args) => control::suspend(&args),

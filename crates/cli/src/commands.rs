@@ -6,8 +6,11 @@ pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod elevators;
+pub(crate) mod erase;
 pub(crate) mod format;
+pub(crate) mod header;
 pub(crate) mod info;
+pub(crate) mod keyslots;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod load;

@@ -91,7 +91,8 @@ impl std::error::Error for Failure {}
 impl From<CryptError> for Failure {
     fn from(error: CryptError) -> Self {
         let exit = match &error {
-            CryptError::WrongPassphrase { .. } => Exit::NoPermission,
+            CryptError::WrongPassphrase { .. } | CryptError::WrongVolumeKey => Exit::NoPermission,
+            CryptError::Changed(_) => Exit::Busy,
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
             CryptError::Keyslot(problem) if problem.out_of_memory => Exit::OutOfMemory,
             CryptError::NoUsableKeyslot { untried } => match untried.as_slice() {
@@ -241,6 +242,8 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`Descriptor`", "--key-fd"),
     ("`elevator`", "--elevator"),
     ("`export`", "--export"),
+    ("`flags`", "FLAG"),
+    ("`force`", "--force"),
     ("`hash`", "--hash"),
     ("`header`", "--header"),
     ("`header_copy`", "--header-copy"),
@@ -248,12 +251,14 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`key`", "--key-file"),
     ("`key_size_bits`", "--key-size"),
     ("`keyslot`", "--key-slot"),
+    ("`keyslot_cipher`", "--keyslot-cipher and --keyslot-key-size"),
     ("`keyslots_len_bytes`", "--luks2-keyslots-size"),
     ("`label`", "--label"),
     ("`len_bytes`", "--keyfile-size"),
     ("`memory_kib_max`", "--max-kdf-memory"),
     ("`metadata_len_bytes`", "--luks2-metadata-size"),
     ("`minimum_block_bytes`", "--minimum-block"),
+    ("`new_keyslot`", "--new-key-slot"),
     ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),
     ("`pbkdf`", "--pbkdf"),
@@ -263,6 +268,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`pbkdf_threads`", "--pbkdf-parallel"),
     ("`pipeline`", "--pipeline"),
     ("is opened with `plain`", "commands that read its data, as dump, take --type plain"),
+    ("`priority`", "--priority"),
     ("`read_only`", "--read-only"),
     ("`replace`", "--force"),
     ("`seconds_max`", "--max-kdf-time"),
@@ -272,6 +278,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`skip_sectors`", "--skip"),
     ("`stop_recording`", "`blockyard trace stop`"),
     ("`subsystem`", "--subsystem"),
+    ("`unbound`", "--unbound"),
     ("`uuid`", "--uuid"),
     ("`worker_threads`", "--threads"),
 ];

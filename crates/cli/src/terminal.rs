@@ -53,6 +53,14 @@ impl Terminal {
         line.map_err(failed)?
     }
 
+    /// Asks at the terminal. Without one, only `--batch-mode` confirms.
+    pub(crate) fn confirm(warning: &str) -> Result<(), Failure> {
+        match Self::on_stdin() {
+            Some(terminal) => terminal.confirmed(&format!("{warning}.")),
+            None => Err(Failure::busy(format!("{warning}; to proceed, use --batch-mode"))),
+        }
+    }
+
     /// Continues only if the user types `YES`, in capitals.
     pub(crate) fn confirmed(&self, warning: &str) -> Result<(), Failure> {
         let failed =

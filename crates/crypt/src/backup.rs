@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::format::previous;
-use crate::header_write::{Stage, Write, write_stages};
+use crate::header_write::{Step, Write, write_steps};
 use crate::luks::{self, Header};
 use crate::source::{HeaderDevice, HeaderSource};
 
@@ -196,26 +196,26 @@ impl Backup {
             )));
         }
         let source: &dyn HeaderSource = &&*device;
-        let stages = match self.moved_aside(source) {
-            Some(mut stages) => {
-                stages.push(self.areas());
-                stages.extend(self.header_stages());
-                stages.push(self.everything_else());
-                stages
+        let steps = match self.moved_aside(source) {
+            Some(mut steps) => {
+                steps.push(self.areas());
+                steps.extend(self.header_steps());
+                steps.push(self.everything_else());
+                steps
             }
             None => {
                 let [erased, wiped] = previous::wiped(source);
-                let mut stages = vec![erased, wiped, self.everything_else(), self.areas()];
-                stages.extend(self.header_stages());
-                stages
+                let mut steps = vec![erased, wiped, self.everything_else(), self.areas()];
+                steps.extend(self.header_steps());
+                steps
             }
         };
-        write_stages(device, &stages)
+        write_steps(device, &steps)
     }
 
-    /// The stages after which no present keyslot lies where the backup has a keyslot with other
+    /// The steps after which no present keyslot lies where the backup has a keyslot with other
     /// bytes; `None` if the present header cannot stay until the restored one is stable.
-    fn moved_aside(&self, source: &dyn HeaderSource) -> Option<Vec<Stage>> {
+    fn moved_aside(&self, source: &dyn HeaderSource) -> Option<Vec<Step>> {
         let (present, _) = Header::read(source).ok()?;
         let own: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
         let overlaps =
@@ -230,39 +230,42 @@ impl Backup {
                 (own.has_layout_of(present) && in_the_way.is_empty()).then(Vec::new)
             }
             (Header::Luks2(own), Header::Luks2(present)) if own.has_layout_of(present) => {
-                let stages = present.stages_of_moves(source, &in_the_way, own);
-                stages.ok()
+                let steps = present.steps_of_moves(source, &in_the_way, own);
+                steps.ok()
             }
             _ => None,
         }
     }
 
     /// The keyslots' areas.
-    fn areas(&self) -> Stage {
+    fn areas(&self) -> Step {
         let areas = self.header.areas().into_iter();
-        Stage::new("the keyslots", areas.map(|(_, area)| self.write(area)).collect())
+        Step::new("the keyslots", areas.map(|(_, area)| self.write(area)).collect())
     }
 
     /// The header or its copies, byte for byte.
-    fn header_stages(&self) -> Vec<Stage> {
+    fn header_steps(&self) -> Vec<Step> {
         match &self.header {
-            Header::Luks1(header) => header.stages().to_vec(),
-            Header::Luks2(header) => header.verbatim_stages(&self.bytes),
+            Header::Luks1(header) => header.steps().to_vec(),
+            Header::Luks2(header) => header.verbatim_steps(&self.bytes),
         }
     }
 
     /// All bytes of the backup behind the header that are in no keyslot.
-    fn everything_else(&self) -> Stage {
+    fn everything_else(&self) -> Step {
         let mut areas: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
         areas.sort_unstable_by_key(|area| area.start);
         let (mut writes, mut at_bytes) = (Vec::new(), self.header.header_end_bytes());
         let end = self.bytes.len() as u64;
-        for area in areas.into_iter().chain([end..end]) {
+        for area in areas {
             if at_bytes < area.start {
                 writes.push(self.write(at_bytes..area.start));
             }
             at_bytes = at_bytes.max(area.end);
         }
-        Stage::new("the space between the keyslots", writes)
+        if at_bytes < end {
+            writes.push(self.write(at_bytes..end));
+        }
+        Step::new("the space between the keyslots", writes)
     }
 }

@@ -1,7 +1,7 @@
 //! The error of the control path: the problem, its place, and its remedy.
 //!
 //! No error reveals a secret: a wrong passphrase gives one and the same error for every keyslot and
-//! every stage.
+//! every step.
 
 use std::fmt;
 

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
-use crate::header_write::{Stage, Write, write_stages};
+use crate::header_write::{Step, Write, write_steps};
 use crate::kdf::{Argon2Variant, Kdf, cost};
 use crate::luks::Header;
 use crate::luks2::{
@@ -186,10 +186,10 @@ pub fn format(
         Write::Random(layout.keyslots_start_bytes..keyslots_end),
         luks2::keyslot_material(0, keyslot, passphrase, &volume_key)?,
     ];
-    let mut stages = previous::wiped(&&*device).to_vec();
-    stages.push(Stage::new("the keyslots area", areas));
-    stages.extend(luks2::header_stages(&binary, &json_area)?);
-    write_stages(device, &stages)?;
+    let mut steps = previous::wiped(&&*device).to_vec();
+    steps.push(Step::new("the keyslots area", areas));
+    steps.extend(luks2::header_steps(&binary, &json_area)?);
+    write_steps(device, &steps)?;
     let header = Header::Luks2(luks2::Header::from_parts(binary, metadata));
     Ok(Formatted { header, volume_key })
 }

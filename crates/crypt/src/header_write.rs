@@ -1,6 +1,6 @@
-//! The one function that writes headers: stages of writes, each stable before the next begins.
+//! The one function that writes headers: steps of writes, each stable before the next begins.
 //!
-//! An operation on a header is planned first, without a write, as a list of [`Stage`]s. Their order
+//! An operation on a header is planned first, without a write, as a list of [`Step`]s. Their order
 //! decides about the volume after a power cut, and so it is data that a test can read:
 //!
 //! ```text
@@ -35,31 +35,31 @@ pub(crate) enum Write {
 
 /// Writes that may reach the disk in any order, and a sync after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stage {
+pub(crate) struct Step {
     /// The written part, for messages: "the keyslots".
     pub(crate) what: String,
     pub(crate) writes: Vec<Write>,
 }
 
-impl Stage {
+impl Step {
     pub(crate) fn new(what: impl Into<String>, writes: Vec<Write>) -> Self {
         Self { what: what.into(), writes }
     }
 }
 
-/// Writes the stages, one after the other, each with a sync at its end. The first error ends the
-/// operation, because a later stage relies on the earlier ones.
-pub(crate) fn write_stages(device: &mut dyn HeaderDevice, stages: &[Stage]) -> Result<(), Error> {
-    for stage in stages {
-        let failed = |error| Error::Write { what: stage.what.clone(), error };
-        for write in &stage.writes {
+/// Writes the steps, one after the other, each with a sync at its end. The first error ends the
+/// operation, because a later step relies on the earlier ones.
+pub(crate) fn write_steps(device: &mut dyn HeaderDevice, steps: &[Step]) -> Result<(), Error> {
+    for step in steps {
+        let failed = |error| Error::Write { what: step.what.clone(), error };
+        for write in &step.writes {
             match write {
                 Write::Bytes(offset_bytes, bytes) => {
                     device.write_at(*offset_bytes, bytes).map_err(failed)?;
                 }
-                Write::Zeros(range) => fill(device, range, stage, |_| Ok(()))?,
+                Write::Zeros(range) => fill(device, range, step, |_| Ok(()))?,
                 Write::Random(range) => {
-                    fill(device, range, stage, |chunk| Ok(getrandom::fill(chunk)?))?;
+                    fill(device, range, step, |chunk| Ok(getrandom::fill(chunk)?))?;
                 }
             }
         }
@@ -71,7 +71,7 @@ pub(crate) fn write_stages(device: &mut dyn HeaderDevice, stages: &[Stage]) -> R
 fn fill(
     device: &mut dyn HeaderDevice,
     range: &Range<u64>,
-    stage: &Stage,
+    step: &Step,
     mut content: impl FnMut(&mut [u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut chunk = vec![0u8; CHUNK_LEN_BYTES];
@@ -82,7 +82,7 @@ fn fill(
         content(&mut chunk[..len])?;
         device
             .write_at(offset_bytes, &chunk[..len])
-            .map_err(|error| Error::Write { what: stage.what.clone(), error })?;
+            .map_err(|error| Error::Write { what: step.what.clone(), error })?;
         offset_bytes += len as u64;
     }
     Ok(())
@@ -94,15 +94,15 @@ mod tests {
     use crate::source::{HeaderSink, HeaderSource, SourceError};
 
     #[test]
-    fn stage_overwrites_its_ranges_and_nothing_beside_them() {
+    fn step_overwrites_its_ranges_and_nothing_beside_them() {
         let (start, end, len) = (1000, 2 * CHUNK_LEN_BYTES + 3000, 3 * CHUNK_LEN_BYTES);
         let range = start as u64..end as u64;
         let mut device = vec![7; len];
-        let zeros = Stage::new("zeros", vec![Write::Zeros(range.clone())]);
-        write_stages(&mut device, &[zeros]).unwrap();
+        let zeros = Step::new("zeros", vec![Write::Zeros(range.clone())]);
+        write_steps(&mut device, &[zeros]).unwrap();
         assert!(device[start..end].iter().all(|byte| *byte == 0));
-        let random = Stage::new("random bytes", vec![Write::Random(range)]);
-        write_stages(&mut device, &[random]).unwrap();
+        let random = Step::new("random bytes", vec![Write::Random(range)]);
+        write_steps(&mut device, &[random]).unwrap();
         // Of 512 random bytes about two are zeros.
         let is_random = |piece: &[u8]| piece.iter().filter(|byte| **byte == 0).count() < 64;
         assert!(device[start..end].chunks_exact(512).all(is_random));
@@ -146,20 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_is_synced_before_the_next_and_an_error_ends_them() {
-        let stages = [
-            Stage::new("one", vec![Write::Bytes(8, vec![1; 3]), Write::Zeros(16..20)]),
-            Stage::new("two", vec![Write::Bytes(0, vec![2])]),
+    fn each_step_is_synced_before_the_next_and_an_error_ends_them() {
+        let steps = [
+            Step::new("one", vec![Write::Bytes(8, vec![1; 3]), Write::Zeros(16..20)]),
+            Step::new("two", vec![Write::Bytes(0, vec![2])]),
         ];
         let all = ["8+3", "16+4", "sync", "0+1", "sync"];
         for fails_at in 0..=all.len() {
             let mut device = Recorder { calls: Vec::new(), fails_at };
-            let result = write_stages(&mut device, &stages);
+            let result = write_steps(&mut device, &steps);
             assert_eq!(device.calls, all[..fails_at]);
             assert_eq!(result.is_ok(), fails_at == all.len());
             if let Err(error) = result {
-                let stage = if fails_at < 3 { "one" } else { "two" };
-                assert!(error.to_string().contains(stage), "{error}");
+                let step = if fails_at < 3 { "one" } else { "two" };
+                assert!(error.to_string().contains(step), "{error}");
             }
         }
     }

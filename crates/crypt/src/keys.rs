@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::error::{Error, KeyslotProblem};
 use crate::format::{Pbkdf, previous, random_secret};
 use crate::hash::HashAlgorithm;
-use crate::header_write::{Stage, write_stages};
+use crate::header_write::{Step, write_steps};
 use crate::luks::Header;
 use crate::luks2::{AreaCipher, Priority};
 use crate::secret::SecretBytes;
@@ -63,7 +63,7 @@ pub enum Usage {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) keyslot: u32,
-    pub(crate) stages: Vec<Stage>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// A new keyslot without a number and a place. Its key is encrypted: it holds no secret.
@@ -126,7 +126,7 @@ fn read(device: &dyn HeaderDevice) -> Result<Header, Error> {
 }
 
 fn write(device: &mut dyn HeaderDevice, plan: &Plan) -> Result<u32, Error> {
-    write_stages(device, &plan.stages)?;
+    write_steps(device, &plan.steps)?;
     Ok(plan.keyslot)
 }
 
@@ -220,7 +220,7 @@ pub fn wipe(device: &mut dyn HeaderDevice) -> Result<(), Error> {
     if erased.writes.is_empty() {
         return Err(Error::NotLuks);
     }
-    write_stages(device, &[erased, wiped])
+    write_steps(device, &[erased, wiped])
 }
 
 /// The keyslots that open the data with the right passphrase.

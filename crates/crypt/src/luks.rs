@@ -227,8 +227,8 @@ pub fn repair(device: &mut dyn HeaderDevice) -> Result<Vec<luks2::Copy>, Error> 
     if luks1::Header::is_at(&&*device)? {
         return Err(Error::unsupported(
             "LUKS1 header",
-            "it has no second copy to repair it from; restore a header backup with blockyard header \
-             restore",
+            "it has no second copy to repair it from; restore a header backup with blockyard \
+             header restore",
         ));
     }
     luks2::repair(device)

@@ -12,6 +12,7 @@ mod headers;
 mod hostile;
 mod jobs;
 mod kernel;
+mod keys;
 mod load;
 mod logged;
 mod options;
@@ -36,6 +37,9 @@ pub(crate) struct Args {
     /// Clients that vanish with reads in flight.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) disconnects: u32,
+    /// Rounds of two programs that add keyslots at once.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) key_rounds: u32,
     /// Only cases whose name contains this.
     pub(crate) only: Option<String>,
 }
@@ -49,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     logged::run(&mut cases, &lab);
     service::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
+    keys::run(&mut cases, &lab, args.key_rounds);
     hostile::run(&mut cases, &lab);
     broken::run(&mut cases, &lab, args.disconnects);
     load::run(&mut cases, &lab, args.seconds);

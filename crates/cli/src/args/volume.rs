@@ -1,6 +1,6 @@
 //! Options that name and describe a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blockyard_crypt::luks2;
 use clap::{Args, ValueEnum, ValueHint};
@@ -102,6 +102,24 @@ pub(crate) struct HeaderArgs {
     /// Detached LUKS header
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) header: Option<PathBuf>,
+}
+
+/// A volume whose header is read or changed.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HeaderPlaceArgs {
+    /// Image file, block device or detached header
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) header: HeaderArgs,
+}
+
+impl HeaderPlaceArgs {
+    /// The file or device with the header.
+    pub(crate) fn path(&self) -> &Path {
+        self.header.header.as_deref().unwrap_or(&self.volume)
+    }
 }
 
 /// Parameters of a plain volume, which has no header.

@@ -10,7 +10,7 @@ use blockyard::Key;
 use blockyard::format::{Content, FormatOptions, Formatted, Pbkdf, Unformatted};
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::args::{HeaderArgs, HelpArgs, KeyArgs};
+use crate::args::{CostArgs, HeaderArgs, HelpArgs, KeyArgs};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::progress::Progress;
@@ -79,39 +79,6 @@ enum FormatType {
     Luks2,
 }
 
-/// Cost of trying a passphrase.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Key derivation options")]
-struct CostArgs {
-    /// Key derivation function
-    #[arg(long, value_enum, default_value = "argon2id")]
-    pbkdf: PbkdfName,
-
-    /// Duration of one try on this machine, in milliseconds
-    #[arg(short = 'i', long, value_name = "MS", default_value_t = 2000,
-          value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    iter_time: u64,
-
-    /// Limit of argon2's memory; the default is 1 GiB, and at most half of the machine's
-    #[arg(long, value_name = "KIB")]
-    pbkdf_memory: Option<u32>,
-
-    /// Threads of argon2; the default is one for each CPU, at most 4
-    #[arg(long, value_name = "N")]
-    pbkdf_parallel: Option<u32>,
-
-    /// Iterations of PBKDF2 or passes of argon2, instead of measuring
-    #[arg(long, value_name = "N")]
-    pbkdf_force_iterations: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PbkdfName {
-    Argon2id,
-    Argon2i,
-    Pbkdf2,
-}
-
 /// Labels and layout of the header.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Header options")]
@@ -153,7 +120,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
         && let Some(content) = content(&unformatted)?
     {
         let (place, loss) = (unformatted.path().display(), loss(content));
-        confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
+        Terminal::confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
     let formatted = unformatted.format(&Key::Passphrase(passphrase))?;
@@ -184,7 +151,7 @@ impl FormatArgs {
             key_size_bits: self.key_size,
             sector_size_bytes: self.sector_size,
             hash: self.hash.clone(),
-            pbkdf: self.cost.pbkdf.into(),
+            pbkdf: self.cost.pbkdf.map_or_else(Pbkdf::default, Into::into),
             pbkdf_target_ms: self.cost.iter_time,
             pbkdf_memory_kib: self.cost.pbkdf_memory,
             pbkdf_threads: self.cost.pbkdf_parallel,
@@ -197,16 +164,6 @@ impl FormatArgs {
             data_offset_bytes,
             replace: self.batch_mode,
         })
-    }
-}
-
-impl From<PbkdfName> for Pbkdf {
-    fn from(name: PbkdfName) -> Self {
-        match name {
-            PbkdfName::Argon2id => Self::Argon2id,
-            PbkdfName::Argon2i => Self::Argon2i,
-            PbkdfName::Pbkdf2 => Self::Pbkdf2,
-        }
     }
 }
 
@@ -228,13 +185,5 @@ fn loss(content: Content) -> &'static str {
         Content::Other(name) => name,
         Content::Device => "the data on this device",
         Content::Data => "data",
-    }
-}
-
-/// Without a terminal, only `--batch-mode` confirms.
-fn confirm(warning: &str) -> Result<(), Failure> {
-    match Terminal::on_stdin() {
-        Some(terminal) => terminal.confirmed(&format!("{warning}.")),
-        None => Err(Failure::busy(format!("{warning}; to proceed, use --batch-mode"))),
     }
 }

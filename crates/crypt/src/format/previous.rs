@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::header_write::{Stage, Write};
+use crate::header_write::{Step, Write};
 use crate::source::HeaderSource;
 use crate::{luks1, luks2};
 
@@ -15,7 +15,7 @@ pub(crate) const UNKNOWN_LEN_BYTES: u64 = 16 << 20;
 /// Zeros over every header that a program would find, including one behind a newer one, and over
 /// its keyslots. The starts of the headers are wiped and synced first, so that no header is ever
 /// left with wiped keyslots.
-pub(crate) fn wiped(source: &dyn HeaderSource) -> [Stage; 2] {
+pub(crate) fn wiped(source: &dyn HeaderSource) -> [Step; 2] {
     // Ranges of bytes; they may overlap, and end past the end of the device.
     let mut previous: Vec<Range<u64>> = Vec::new();
     luks1::Header::find_previous(source, &mut previous);
@@ -23,7 +23,7 @@ pub(crate) fn wiped(source: &dyn HeaderSource) -> [Stage; 2] {
     let device_len = source.len_bytes();
     let clipped = |range: Range<u64>| Write::Zeros(range.start..range.end.min(device_len));
     [
-        Stage::new("the old header", luks2::erased_copies(source)),
-        Stage::new("over the old keyslots", previous.into_iter().map(clipped).collect()),
+        Step::new("the old header", luks2::erased_copies(source)),
+        Step::new("over the old keyslots", previous.into_iter().map(clipped).collect()),
     ]
 }

@@ -13,7 +13,7 @@ use super::{
     Header, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE, PADDED_LEN_BYTES, SALT_LEN_BYTES,
 };
 use crate::error::Error;
-use crate::header_write::{Stage, Write};
+use crate::header_write::{Step, Write};
 use crate::kdf::{Kdf, KdfLimits};
 use crate::keys::{NewKeyslot, Plan, Usage, not_in_use};
 use crate::material::Area;
@@ -167,28 +167,28 @@ impl Header {
         start..start + self.material_len_sectors() * 512
     }
 
-    /// Stores the new keyslot in this header; the stages write its area and then the header.
-    fn store(&mut self, number: u32, new: &Prepared) -> Vec<Stage> {
+    /// Stores the new keyslot in this header; the steps write its area and then the header.
+    fn store(&mut self, number: u32, new: &Prepared) -> Vec<Step> {
         let keyslot = &mut self.keyslots[number as usize];
         keyslot.state = KEYSLOT_ACTIVE;
         keyslot.iterations = new.iterations;
         keyslot.salt = new.salt;
         let material = Write::Bytes(self.area(number).start, new.material.clone());
-        let mut stages = vec![Stage::new(format!("keyslot {number}"), vec![material])];
-        stages.extend(self.stages());
-        stages
+        let mut steps = vec![Step::new(format!("keyslot {number}"), vec![material])];
+        steps.extend(self.steps());
+        steps
     }
 
-    /// Removes a keyslot from this header; the stages overwrite its area and write the header.
-    fn clear(&mut self, number: u32) -> Vec<Stage> {
+    /// Removes a keyslot from this header; the steps overwrite its area and write the header.
+    fn clear(&mut self, number: u32) -> Vec<Step> {
         let wiped = Write::Random(self.area(number));
         let keyslot = &mut self.keyslots[number as usize];
         keyslot.state = KEYSLOT_INACTIVE;
         keyslot.iterations = 0;
         keyslot.salt = [0; SALT_LEN_BYTES];
-        let mut stages = vec![Stage::new(format!("keyslot {number}"), vec![wiped])];
-        stages.extend(self.stages());
-        stages
+        let mut steps = vec![Step::new(format!("keyslot {number}"), vec![wiped])];
+        steps.extend(self.steps());
+        steps
     }
 
     fn check_same_key(&self, new: &Prepared) -> Result<(), Error> {
@@ -202,7 +202,7 @@ impl Header {
     pub(crate) fn plan_add(&self, new: &Prepared, wanted: Option<u32>) -> Result<Plan, Error> {
         self.check_same_key(new)?;
         let number = self.free_number(wanted)?;
-        Ok(Plan { keyslot: number, stages: self.clone().store(number, new) })
+        Ok(Plan { keyslot: number, steps: self.clone().store(number, new) })
     }
 
     /// The plan of another passphrase for a keyslot, in the first free one. `in_place`: without a
@@ -220,35 +220,35 @@ impl Header {
             Err(_) if in_place => number,
             found => found?,
         };
-        let mut stages = header.store(keyslot, new);
+        let mut steps = header.store(keyslot, new);
         if keyslot != number {
-            stages.extend(header.clear(number));
+            steps.extend(header.clear(number));
         }
-        Ok(Plan { keyslot, stages })
+        Ok(Plan { keyslot, steps })
     }
 
     /// The plan of a keyslot's removal.
     pub(crate) fn plan_remove(&self, number: u32) -> Result<Plan, Error> {
         self.check_in_use(number)?;
-        Ok(Plan { keyslot: number, stages: self.clone().clear(number) })
+        Ok(Plan { keyslot: number, steps: self.clone().clear(number) })
     }
 
     /// The plan of the removal of all keyslots.
     pub(crate) fn plan_erase(&self) -> Plan {
         let mut header = self.clone();
-        let mut stages = Vec::new();
+        let mut steps = Vec::new();
         for number in 0..KEYSLOT_COUNT as u32 {
             if self.keyslots[number as usize].state != KEYSLOT_INACTIVE {
-                stages.extend(header.clear(number));
+                steps.extend(header.clear(number));
             }
         }
-        Plan { keyslot: 0, stages }
+        Plan { keyslot: 0, steps }
     }
 
     /// The plan of another UUID, which the caller has checked.
     pub(crate) fn plan_uuid(&self, uuid: &str) -> Plan {
         let mut header = self.clone();
         uuid.clone_into(&mut header.uuid);
-        Plan { keyslot: 0, stages: header.stages().to_vec() }
+        Plan { keyslot: 0, steps: header.steps().to_vec() }
     }
 }

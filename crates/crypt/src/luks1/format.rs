@@ -13,7 +13,7 @@ use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::format::previous;
 use crate::hash::HashAlgorithm;
-use crate::header_write::{Stage, Write, write_stages};
+use crate::header_write::{Step, Write, write_steps};
 use crate::kdf::{Kdf, KdfLimits, cost};
 use crate::material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
@@ -102,10 +102,10 @@ pub fn format(
         key_len_bytes: volume_key.len(),
     };
     let material = area.write(&area_key, &volume_key)?;
-    let mut stages = previous::wiped(&&*device).to_vec();
-    stages.push(Stage::new("the keyslots", vec![Write::Zeros(0..end_bytes), material]));
-    stages.extend(header.stages());
-    write_stages(device, &stages)?;
+    let mut steps = previous::wiped(&&*device).to_vec();
+    steps.push(Step::new("the keyslots", vec![Write::Zeros(0..end_bytes), material]));
+    steps.extend(header.steps());
+    write_steps(device, &steps)?;
     Ok((header, volume_key))
 }
 
@@ -211,13 +211,13 @@ impl Header {
         self.keyslots_end_bytes().max(u64::from(self.payload_offset_sectors) * 512)
     }
 
-    /// The stages that write the header: its second sector, and then the first, which makes it
+    /// The steps that write the header: its second sector, and then the first, which makes it
     /// valid. The fields of keyslot 6 lie in both; its state is in the first.
-    pub(crate) fn stages(&self) -> [Stage; 2] {
+    pub(crate) fn steps(&self) -> [Step; 2] {
         let first = self.to_bytes();
         let second = first[512..].to_vec();
         let write =
-            |offset, bytes| Stage::new("the LUKS1 header", vec![Write::Bytes(offset, bytes)]);
+            |offset, bytes| Step::new("the LUKS1 header", vec![Write::Bytes(offset, bytes)]);
         [write(512, second), write(0, first[..512].to_vec())]
     }
 

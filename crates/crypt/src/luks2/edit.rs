@@ -8,7 +8,7 @@
 //! | remove | area overwritten, header |
 //! | other fields | header |
 //!
-//! A header means both copies, one after the other (`header_stages`), with a sequence id of its
+//! A header means both copies, one after the other (`header_steps`), with a sequence id of its
 //! own. So a change leaves both passphrases for a moment, as in cryptsetup, and the keyslot has its
 //! old number at the end.
 
@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 use super::metadata::{Area, Keyslot, Priority};
 use super::new_keyslot::{AreaCipher, digest_json, keyslot_json};
 use super::{
-    Binary, Header, LABEL_LEN_BYTES, Metadata, header_stages, json_area, keyslot, sealed_last,
+    Binary, Header, LABEL_LEN_BYTES, Metadata, header_steps, json_area, keyslot, sealed_last,
 };
 use crate::error::Error;
 use crate::format::{Pbkdf, label_field};
-use crate::header_write::{Stage, Write};
+use crate::header_write::{Step, Write};
 use crate::kdf::KdfLimits;
 use crate::keys::{NewKeyslot, Plan, Usage};
 use crate::secret::SecretBytes;
@@ -90,13 +90,13 @@ pub(crate) fn prepare(
 struct Draft {
     binary: Binary,
     document: Value,
-    stages: Vec<Stage>,
+    steps: Vec<Step>,
 }
 
 impl Draft {
     fn of(header: &Header) -> Self {
         let document = header.metadata.document.clone();
-        Self { binary: header.binary.clone(), document, stages: Vec::new() }
+        Self { binary: header.binary.clone(), document, steps: Vec::new() }
     }
 
     /// Adds the writes of both copies of the header as it is now.
@@ -108,7 +108,7 @@ impl Draft {
         // No header is written that this program would refuse to read.
         Metadata::parse(&json_area, self.binary.hdr_len_bytes)
             .map_err(|error| Error::header(error.error.path, error.error.problem))?;
-        self.stages.extend(header_stages(&self.binary, &json_area)?);
+        self.steps.extend(header_steps(&self.binary, &json_area)?);
         Ok(())
     }
 
@@ -119,12 +119,12 @@ impl Draft {
     /// Overwrites an area, before a header says that it is free.
     fn wipe(&mut self, number: u32, area: &Area) {
         let wiped = vec![Write::Random(area.range())];
-        self.stages.push(Stage::new(format!("keyslot {number}"), wiped));
+        self.steps.push(Step::new(format!("keyslot {number}"), wiped));
     }
 
     fn write_material(&mut self, number: u32, offset_bytes: u64, prepared: &Prepared) {
         let material = Write::Bytes(offset_bytes, prepared.material.clone());
-        self.stages.push(Stage::new(format!("keyslot {number}"), vec![material]));
+        self.steps.push(Step::new(format!("keyslot {number}"), vec![material]));
     }
 
     /// Puts a keyslot into the document, with its digest.
@@ -174,7 +174,7 @@ impl Draft {
     }
 
     fn plan(self, keyslot: u32) -> Plan {
-        Plan { keyslot, stages: self.stages }
+        Plan { keyslot, steps: self.steps }
     }
 }
 
@@ -269,8 +269,8 @@ impl Header {
         of(self) == of(other)
     }
 
-    /// The stages that write both copies of this header as they are in a backup.
-    pub(crate) fn verbatim_stages(&self, backup: &[u8]) -> Vec<Stage> {
+    /// The steps that write both copies of this header as they are in a backup.
+    pub(crate) fn verbatim_steps(&self, backup: &[u8]) -> Vec<Step> {
         let len = usize::try_from(self.binary.hdr_len_bytes).expect("at most 4 MiB");
         let copies = [("primary", 0), ("secondary", len)];
         copies
@@ -279,13 +279,13 @@ impl Header {
             .collect()
     }
 
-    /// The stages that move the areas of these keyslots to space that is free in `other` too.
-    pub(crate) fn stages_of_moves(
+    /// The steps that move the areas of these keyslots to space that is free in `other` too.
+    pub(crate) fn steps_of_moves(
         &self,
         source: &dyn HeaderSource,
         numbers: &[u32],
         other: &Self,
-    ) -> Result<Vec<Stage>, Error> {
+    ) -> Result<Vec<Step>, Error> {
         let mut draft = Draft::of(self);
         let mut taken: Vec<_> = self.areas().into_iter().chain(other.areas()).collect();
         let mut copies = Vec::new();
@@ -303,10 +303,10 @@ impl Header {
             keyslot["area"]["offset"] = json!(offset_bytes.to_string());
         }
         if !numbers.is_empty() {
-            draft.stages.push(Stage::new("moved keyslots", copies));
+            draft.steps.push(Step::new("moved keyslots", copies));
             draft.commit()?;
         }
-        Ok(draft.stages)
+        Ok(draft.steps)
     }
 
     fn check_requirements(&self) -> Result<(), Error> {

@@ -41,7 +41,7 @@ use crate::attempt::{Attempt, Problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::extent::Extent;
-use crate::header_write::{Stage, Write};
+use crate::header_write::{Step, Write};
 use crate::luks::{Notice, UnlockOptions, Unlocked};
 use crate::params::CryptParams;
 use crate::secret::SecretBytes;
@@ -270,24 +270,24 @@ impl Header {
     }
 }
 
-/// The stages that write one copy.
-pub(crate) fn copy_stages(copy: Copy, binary: &Binary, json_area: &[u8]) -> [Stage; 2] {
+/// The steps that write one copy.
+pub(crate) fn copy_steps(copy: Copy, binary: &Binary, json_area: &[u8]) -> [Step; 2] {
     let bytes = [&binary.to_bytes(copy, json_area)[..], json_area].concat();
     let (name, offset_bytes) = (copy.to_string(), copy.offset_bytes(binary.hdr_len_bytes));
     sealed_last(&name, offset_bytes, &bytes)
 }
 
-/// The stages that write a copy: first all of it with an invalid checksum, then its checksum. So a
-/// power cut leaves this copy old, recognisably broken, or new. The last stage changes only the
+/// The steps that write a copy: first all of it with an invalid checksum, then its checksum. So a
+/// power cut leaves this copy old, recognisably broken, or new. The last step changes only the
 /// first sector.
-pub(crate) fn sealed_last(name: &str, offset_bytes: u64, copy: &[u8]) -> [Stage; 2] {
+pub(crate) fn sealed_last(name: &str, offset_bytes: u64, copy: &[u8]) -> [Step; 2] {
     let what = format!("the {name} LUKS2 header");
     let sealed = copy[..BINARY_LEN_BYTES as usize].to_vec();
     let mut open = copy.to_vec();
     header::clear_checksum(&mut open);
     [
-        Stage::new(&*what, vec![Write::Bytes(offset_bytes, open)]),
-        Stage::new(what, vec![Write::Bytes(offset_bytes, sealed)]),
+        Step::new(&*what, vec![Write::Bytes(offset_bytes, open)]),
+        Step::new(what, vec![Write::Bytes(offset_bytes, sealed)]),
     ]
 }
 
@@ -307,15 +307,15 @@ pub(crate) fn json_area(
     Ok(area)
 }
 
-/// The stages that write both copies, the primary one first, each with its own salt.
-pub(crate) fn header_stages(binary: &Binary, json_area: &[u8]) -> Result<Vec<Stage>, Error> {
-    let mut stages = Vec::new();
+/// The steps that write both copies, the primary one first, each with its own salt.
+pub(crate) fn header_steps(binary: &Binary, json_area: &[u8]) -> Result<Vec<Step>, Error> {
+    let mut steps = Vec::new();
     for copy in [Copy::Primary, Copy::Secondary] {
         let mut binary = binary.clone();
         getrandom::fill(&mut binary.salt)?;
-        stages.extend(copy_stages(copy, &binary, json_area));
+        steps.extend(copy_steps(copy, &binary, json_area));
     }
-    Ok(stages)
+    Ok(steps)
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //! cryptsetup's rule: the newest intact copy replaces the other, with a new salt and the other's
 //! place, and with the *same* sequence id, because the content is unchanged.
 
-use super::copy_stages;
+use super::copy_steps;
 use super::header::{Copies, Copy, Intact, same_contents};
 use crate::error::Error;
-use crate::header_write::write_stages;
+use crate::header_write::write_steps;
 use crate::source::{HeaderDevice, HeaderSource};
 
 /// See [`crate::luks::repair`].
@@ -27,6 +27,6 @@ fn rewrite(device: &mut dyn HeaderDevice, good: Intact) -> Result<Vec<Copy>, Err
     let bad = good.copy.other();
     let Intact { mut binary, json_area, .. } = good;
     getrandom::fill(&mut binary.salt)?;
-    write_stages(device, &copy_stages(bad, &binary, &json_area))?;
+    write_steps(device, &copy_steps(bad, &binary, &json_area))?;
     Ok(vec![bad])
 }

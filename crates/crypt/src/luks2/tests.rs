@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::format::{FormatOptions, Formatted, Pbkdf, format};
 use crate::hash::HashAlgorithm;
-use crate::header_write::write_stages;
+use crate::header_write::write_steps;
 use crate::kdf::{Kdf, KdfLimits};
 use crate::luks;
 
@@ -62,7 +62,7 @@ fn device_with_text(text: &[u8]) -> Vec<u8> {
 }
 
 fn write_copy(device: &mut Vec<u8>, copy: Copy, binary: &Binary, json_area: &[u8]) {
-    write_stages(device, &copy_stages(copy, binary, json_area)).unwrap();
+    write_steps(device, &copy_steps(copy, binary, json_area)).unwrap();
 }
 
 fn store_keyslot(
@@ -72,7 +72,7 @@ fn store_keyslot(
     key: &SecretBytes,
 ) -> Result<(), Error> {
     let material = keyslot_material(number, keyslot, &passphrase(), key)?;
-    write_stages(device, &[Stage::new("a keyslot", vec![material])])
+    write_steps(device, &[Step::new("a keyslot", vec![material])])
 }
 
 fn read(device: &[u8]) -> Result<Header, String> {

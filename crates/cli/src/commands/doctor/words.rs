@@ -266,7 +266,7 @@ fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
     match fact {
         Fact::NoKeyslot => (
             "has no keyslot: no passphrase opens it".into(),
-            "cryptsetup luksHeaderRestore, with a backup of the header".into(),
+            "blockyard header restore, with a backup of the header".into(),
         ),
         Fact::KeyslotMemory { keyslot, needed_bytes, available_bytes } => (
             format!(
@@ -405,7 +405,7 @@ mod tests {
             at("a.img", Severity::Risky, Fact::NoKeyslot),
         ];
         let wanted = "risky  a.img: has no keyslot: no passphrase opens it\n       \
-                      cryptsetup luksHeaderRestore, with a backup of the header\n\n\
+                      blockyard header restore, with a backup of the header\n\n\
                       note   a.img: TRIM is not passed down: what a file system frees stays taken \
                       below, and an SSD becomes slower\n       \
                       blockyard serve --allow-discards, if free areas may be revealed\n";

@@ -1,0 +1,264 @@
+//! `blockyard header`: backs up, restores, checks and wipes a header, and sets its fields.
+
+use std::path::PathBuf;
+
+use blockyard::header::{self, Difference, FLAGS, Writer};
+use clap::{Args, Subcommand, ValueHint};
+use serde_json::Value;
+
+use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
+use crate::failure::{Failure, printable};
+use crate::output::{print, say};
+use crate::terminal::Terminal;
+use crate::volume_spec::warn_of_lock;
+
+/// Back up, restore, check or wipe a LUKS header, or set its fields
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct HeaderCommand {
+    #[command(subcommand)]
+    action: Action,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+#[derive(Subcommand, Debug)]
+#[command(disable_help_flag = true)]
+enum Action {
+    Backup(BackupArgs),
+    Restore(RestoreArgs),
+    Check(CheckArgs),
+    Wipe(WipeArgs),
+    Label(LabelArgs),
+    Uuid(UuidArgs),
+    Flags(FlagsArgs),
+}
+
+/// Write the header with its keyslots into a file
+///
+/// The bytes are those of `cryptsetup luksHeaderBackup`. The backup opens the volume with the
+/// passphrases of today, even after they are removed: keep it as safe as a key.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct BackupArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// File of the backup, with mode 0600
+    #[arg(short = 'o', long, alias = "header-backup-file", value_name = "FILE",
+          value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    #[command(flatten)]
+    force: ForceArgs,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Replace the header and its keyslots by a backup
+///
+/// The differences are shown before the confirmation. The backup of another volume, or of another
+/// version of LUKS, makes the data unreadable.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct RestoreArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// File of the backup
+    #[arg(short = 'i', long, alias = "header-backup-file", value_name = "FILE",
+          value_hint = ValueHint::FilePath)]
+    input: PathBuf,
+
+    /// Do not ask for confirmation
+    #[arg(short = 'q', long)]
+    batch_mode: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Check the header; exit code 1 if a copy of it is damaged or outdated
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct CheckArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Destroy the header and its keyslots, and so the data
+///
+/// The data is lost, unless there is a backup of the header. On flash (SSD, SD card) old bytes may
+/// survive in spare blocks.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct WipeArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// Do not ask for confirmation
+    #[arg(short = 'q', long)]
+    batch_mode: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Set the label or the subsystem label of a LUKS2 volume
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct LabelArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// Label, as `blkid` shows it; an empty one removes it
+    #[arg(long, required_unless_present = "subsystem")]
+    label: Option<String>,
+
+    /// Subsystem label; an empty one removes it
+    #[arg(long)]
+    subsystem: Option<String>,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Print the UUID of a volume, or set it
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct UuidArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// The new UUID
+    #[arg(long)]
+    uuid: Option<String>,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Print the persistent flags of a LUKS2 volume, or replace them
+///
+/// Every program that opens the volume observes them, as if they had been given as options.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct FlagsArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// The new flags, which replace the present ones
+    #[arg(value_name = "FLAG", value_parser = FLAGS, conflicts_with = "none")]
+    flags: Vec<String>,
+
+    /// Remove all flags
+    #[arg(long)]
+    none: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Runs the action.
+pub(crate) fn run(command: &HeaderCommand) -> Result<(), Failure> {
+    match &command.action {
+        Action::Backup(args) => backup(args),
+        Action::Restore(args) => restore(args),
+        Action::Check(args) => check(args),
+        Action::Wipe(args) => wipe(args),
+        Action::Label(args) => label(args),
+        Action::Uuid(args) => uuid(args),
+        Action::Flags(args) => flags(args),
+    }
+}
+
+fn backup(args: &BackupArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    let backup = header::backup(path)?;
+    header::write_backup(&backup, path, &args.output, args.force.force)?;
+    let (place, output) = (path.display(), args.output.display());
+    say(&format!("{place}: the header is in {output}; it opens with the passphrases of today"));
+    Ok(())
+}
+
+fn restore(args: &RestoreArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    let backup = header::read_backup(&args.input)?;
+    let writer = Writer::open(path)?;
+    warn_of_lock(path, writer.lock_warning());
+    let losses: Vec<_> = writer.compare(&backup).iter().map(Difference::to_string).collect();
+    let losses = printable(&losses.join("; "));
+    let (place, input) = (path.display(), args.input.display());
+    if !args.batch_mode {
+        let losses = if losses.is_empty() { "they are equal" } else { &losses };
+        Terminal::confirm(&format!(
+            "the header of {place} will be replaced by the backup {input}: {losses}"
+        ))?;
+    } else if !losses.is_empty() {
+        say(&format!("{place}: {losses}"));
+    }
+    writer.restore(&backup)?;
+    say(&format!("{place}: the header was restored from {input}"));
+    Ok(())
+}
+
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    let (_, notices) = header::read(path, None)?;
+    if notices.is_empty() {
+        say(&format!("{}: the header is intact", path.display()));
+        return Ok(());
+    }
+    let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
+    Err(Failure::failed(notices.join("; ")).at(path.display()))
+}
+
+fn wipe(args: &WipeArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    let place = path.display();
+    let writer = Writer::open(path)?;
+    warn_of_lock(path, writer.lock_warning());
+    if !args.batch_mode {
+        Terminal::confirm(&format!("the header of {place} will be destroyed, and so its data"))?;
+    }
+    writer.wipe()?;
+    say(&format!("{place}: the header was destroyed"));
+    Ok(())
+}
+
+fn label(args: &LabelArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    header::set_labels(path, args.label.as_deref(), args.subsystem.as_deref())?;
+    say(&format!("{}: the labels were set", path.display()));
+    Ok(())
+}
+
+fn uuid(args: &UuidArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    if let Some(uuid) = &args.uuid {
+        header::set_uuid(path, uuid)?;
+        say(&format!("{}: the UUID was set", path.display()));
+        return Ok(());
+    }
+    let (header, _) = header::read(path, None)?;
+    print(&format!("{}\n", printable(header.uuid())))
+}
+
+fn flags(args: &FlagsArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    if args.flags.is_empty() && !args.none {
+        let (header, _) = header::read(path, None)?;
+        let info = header.info();
+        let flags = info["flags"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        return print(&flags.map(|flag| format!("{}\n", printable(flag))).collect::<String>());
+    }
+    let flags: Vec<_> = args.flags.iter().map(String::as_str).collect();
+    header::set_flags(path, &flags)?;
+    say(&format!("{}: the flags were set", path.display()));
+    Ok(())
+}
