@@ -185,7 +185,9 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
     let listing = text(&lab.ok(&["elevators"]).stdout);
     assert!(listing.lines().all(|line| line.chars().count() <= 100), "{listing}");
     assert!(!listing.ends_with("\n\n") && !listing.contains("\n\n\n"), "{listing}");
-    for name in ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber"] {
+    for name in
+        ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber", "adios"]
+    {
         let elevator = all.iter().find(|elevator| elevator["name"] == name).unwrap();
         assert!(listing.lines().any(|line| line.starts_with(&format!("{name} "))), "{listing}");
         let alone = text(&lab.ok(&["elevators", name]).stdout);
@@ -205,7 +207,7 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
             }
         }
     }
-    assert_eq!(all.len(), 7, "a new one belongs into the list above");
+    assert_eq!(all.len(), 8, "a new one belongs into the list above");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //!                                            └── busy: kept by the queue ──> requeued
 //! ```
 
+pub mod adios;
 pub mod cfq;
 pub mod deadline;
 pub mod deadline_prio;
@@ -40,6 +41,7 @@ pub const ELEVATORS: &[&ElevatorType] = &[
     &cfq::CFQ,
     &mq_deadline::MQ_DEADLINE,
     &kyber::KYBER,
+    &adios::ADIOS,
 ];
 
 /// Side of a request at which a bio or another request would be merged.

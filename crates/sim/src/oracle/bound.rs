@@ -219,6 +219,15 @@ impl Waits {
             ("deadline" | "mq-deadline", _) => settings.time("write_expire"),
             ("deadline-prio", _) => settings.time("sync_expire").max(settings.time("async_expire")),
             ("cfq", _) => settings.time("fifo_expire_sync").max(settings.time("fifo_expire_async")),
+            // With the predicted time of the longest request (below 256 KiB) at 4 KiB a service time.
+            ("adios", op) => {
+                let target = match op {
+                    Op::Read => "lat_target_read",
+                    Op::Write => "lat_target_write",
+                    _ => "lat_target_discard",
+                };
+                Nanos(settings.value(target)) + Nanos(self.service_max.0.saturating_mul(64))
+            }
             _ => Nanos(0),
         };
         // A plug of the whole queue, a tick, and the retry after a refusal.
@@ -265,6 +274,11 @@ impl Waits {
                 let passed = (before + queue).saturating_mul(KYBER_ROUND);
                 let time = Nanos(self.service_max.0.saturating_mul(passed));
                 Bound { passed: passed + all + tags, time }
+            }
+            "adios" => {
+                let limits = ["read", "write", "discard"];
+                let limits = limits.map(|kind| format!("batch_size_limit_{kind}"));
+                requests(all + limits.iter().map(|name| settings.value(name)).sum::<u64>())
             }
             // In the order of arrival; a merge may move a request behind others.
             _ => requests(all),

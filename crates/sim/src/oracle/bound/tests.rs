@@ -35,7 +35,9 @@ fn forgotten_after(mut waits: Waits, op: Op) -> Option<u64> {
 #[test]
 fn bio_that_is_passed_again_and_again_is_found_under_every_elevator() {
     let short = |elevator| ElevatorType::named(elevator).unwrap();
-    for elevator in ["none", "noop", "deadline", "deadline-prio", "mq-deadline", "cfq", "kyber"] {
+    for elevator in
+        ["none", "noop", "deadline", "deadline-prio", "mq-deadline", "cfq", "kyber", "adios"]
+    {
         // Every tunable with a small value.
         let tunables = short(elevator).tunables.iter();
         let values = tunables.map(|tunable| (tunable.name, tunable.min.max(1))).collect();
