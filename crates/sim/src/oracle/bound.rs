@@ -219,7 +219,7 @@ impl Waits {
             ("deadline" | "mq-deadline", _) => settings.time("write_expire"),
             ("deadline-prio", _) => settings.time("sync_expire").max(settings.time("async_expire")),
             ("cfq", _) => settings.time("fifo_expire_sync").max(settings.time("fifo_expire_async")),
-            // With the predicted time of the longest request (below 256 KiB) at 4 KiB a service time.
+            // The predicted time of 256 KiB is at most a service time for each 4 KiB.
             ("adios", op) => {
                 let target = match op {
                     Op::Read => "lat_target_read",
