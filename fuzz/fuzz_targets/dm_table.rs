@@ -3,7 +3,7 @@
 #![no_main]
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::DeviceArea;
 use blockyard_engine::dm::delay::DelaySpec;
 use blockyard_engine::dm::flakey::FlakeySpec;
 use blockyard_engine::dm::line::{LINES_MAX, Line, MappedDevice, TableError};
@@ -63,27 +63,27 @@ fn written(mappings: &[MappedDevice]) -> String {
 
 fn check_target(line: &Line) {
     let (start, len) = (line.start, line.len);
-    let fits = |leg: &Leg<String>, len: u64| {
-        let end = leg.start.0.checked_add(len).expect("sectors fit");
+    let fits = |area: &DeviceArea<String>, len: u64| {
+        let end = area.start.0.checked_add(len).expect("sectors fit");
         assert!(end.checked_mul(512).is_some(), "bytes fit");
     };
     match line.target.name {
         "crypt" => assert_eq!(of::<CryptArguments>(line).params.len_sectors, Some(len)),
         "striped" => {
             let spec: &StripedSpec<String> = of(line);
-            assert!(spec.chunk.0 > 0 && !spec.legs.is_empty());
-            let share = len / spec.legs.len() as u64;
+            assert!(spec.chunk.0 > 0 && !spec.areas.is_empty());
+            let share = len / spec.areas.len() as u64;
             assert!(share.is_multiple_of(spec.chunk.0), "whole chunks on each device");
-            spec.legs.iter().for_each(|leg| fits(leg, share));
+            spec.areas.iter().for_each(|area| fits(area, share));
         }
         "delay" => {
             let spec: &DelaySpec<String> = of(line);
-            [&spec.read, &spec.write, &spec.flush].iter().for_each(|one| fits(&one.leg, len));
+            [&spec.read, &spec.write, &spec.flush].iter().for_each(|one| fits(&one.area, len));
         }
         "flakey" => {
             let spec: &FlakeySpec<String> = of(line);
             assert!(spec.up_s > 0 || spec.down_s > 0, "a cycle has a length");
-            fits(&spec.leg, len);
+            fits(&spec.area, len);
         }
         "null" => {
             let block = u64::from(of::<NullOptions>(line).block_size_bytes / 512);
@@ -95,7 +95,7 @@ fn check_target(line: &Line) {
             assert!(spec.groups.iter().all(|group| !group.paths.is_empty()));
             assert!(usize::from(spec.init_group) <= spec.groups.len());
         }
-        "loop" => fits(&of::<Loop<String>>(line).leg, len),
+        "loop" => fits(&of::<Loop<String>>(line).area, len),
         "log-writes" => {
             let LogWritesLine { device, log } = of(line);
             assert_ne!(device, log);

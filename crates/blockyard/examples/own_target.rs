@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use blockyard::target::{
-    Arguments, BlkStatus, DevId, Flushes, Keys, Leg, Mapped, Needs, Op, Opened, Owner, Part,
+    Arguments, BlkStatus, DevId, DeviceArea, Flushes, Keys, Mapped, Needs, Op, Opened, Owner, Part,
     Reserve, Sector, Slab, Sqe, Target, TargetCx, TargetFacts, TargetSpec, TargetType, Token,
     words,
 };
@@ -20,31 +20,34 @@ static MIRROR: TargetType = TargetType {
     arguments: "<device> <start> <device> <start>",
     parse: |args, line| {
         let [one, one_start, two, two_start] = args else { return Err(MIRROR.takes()) };
-        let legs = [words::leg(one, one_start, line.len)?, words::leg(two, two_start, line.len)?];
-        Ok(Arc::new(MirrorSpec { legs }))
+        let areas = [
+            words::device_area(one, one_start, line.len)?,
+            words::device_area(two, two_start, line.len)?,
+        ];
+        Ok(Arc::new(MirrorSpec { areas }))
     },
 };
 
 /// A line: its devices are paths, and numbers once they are open.
 #[derive(Clone, Debug)]
 struct MirrorSpec<D> {
-    legs: [Leg<D>; 2],
+    areas: [DeviceArea<D>; 2],
 }
 
 // Step 2: the text of the arguments, and the things that the world opens for them.
 
 impl Arguments for MirrorSpec<String> {
     fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.legs.iter().try_for_each(|leg| write!(out, " {leg}"))
+        self.areas.iter().try_for_each(|area| write!(out, " {area}"))
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of(&self.legs, len)
+        Needs::of(&self.areas, len)
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
-        let [one, two] = &self.legs;
-        Ok(Arc::new(MirrorSpec { legs: [opened.leg(0, one), opened.leg(1, two)] }))
+        let [one, two] = &self.areas;
+        Ok(Arc::new(MirrorSpec { areas: [opened.area(0, one), opened.area(1, two)] }))
     }
 }
 
@@ -52,19 +55,19 @@ impl Arguments for MirrorSpec<String> {
 
 impl TargetSpec for MirrorSpec<DevId> {
     fn facts(&self) -> TargetFacts {
-        let devices = self.legs.iter().map(|leg| leg.dev).collect();
+        let devices = self.areas.iter().map(|area| area.dev).collect();
         TargetFacts::new(Flushes::To(devices))
     }
 
     fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
-        Box::new(Mirror { legs: self.legs, number, ios: Slab::default() })
+        Box::new(Mirror { areas: self.areas, number, ios: Slab::default() })
     }
 }
 
 // Step 4: the data path.
 
 struct Mirror {
-    legs: [Leg<DevId>; 2],
+    areas: [DeviceArea<DevId>; 2],
     /// Its number in the table, for tokens.
     number: u16,
     /// Parts in flight, by the index in their tokens.
@@ -82,9 +85,9 @@ struct MirrorIo {
 }
 
 impl Mirror {
-    fn push(&self, index: u32, part: &Part, leg: Leg<DevId>, cx: &mut TargetCx<'_>) {
+    fn push(&self, index: u32, part: &Part, area: DeviceArea<DevId>, cx: &mut TargetCx<'_>) {
         let token = Token { owner: Owner::Target(self.number), index };
-        let op = part.at(leg.dev, leg.start + part.sector);
+        let op = part.at(area.dev, area.start + part.sector);
         cx.push(Sqe { token, op, linked: false, origin: part.origin });
     }
 }
@@ -92,11 +95,11 @@ impl Mirror {
 impl Target for Mirror {
     fn map(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped {
         let may_retry = part.op == Op::Read;
-        let pending = if may_retry { 1 } else { self.legs.len() };
+        let pending = if may_retry { 1 } else { self.areas.len() };
         let io = MirrorIo { part, pending, status: BlkStatus::Ok, may_retry };
         let index = self.ios.insert(io);
-        for leg in self.legs.into_iter().take(pending) {
-            self.push(index, &part, leg, cx);
+        for area in self.areas.into_iter().take(pending) {
+            self.push(index, &part, area, cx);
         }
         Mapped::Submitted
     }
@@ -106,7 +109,7 @@ impl Target for Mirror {
         if status != BlkStatus::Ok && io.may_retry {
             io.may_retry = false;
             let part = io.part;
-            return self.push(index, &part, self.legs[1], cx);
+            return self.push(index, &part, self.areas[1], cx);
         }
         if status != BlkStatus::Ok {
             io.status = status;

@@ -117,7 +117,7 @@ pub mod target {
         Arguments, DeviceNeed, Keys, LineRange, Needs, Opened, TargetType, Use,
     };
     pub use blockyard_engine::dm::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-    pub use blockyard_engine::dm::{Leg, Mapped, Part, Target, TargetCx, words};
+    pub use blockyard_engine::dm::{DeviceArea, Mapped, Part, Target, TargetCx, words};
     pub use blockyard_engine::slab::Slab;
     pub use blockyard_engine::sq::{DevId, Owner, Sqe, SqeOp, Token};
     pub use blockyard_engine::time::Nanos;

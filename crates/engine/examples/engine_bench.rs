@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::DeviceArea;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice};
@@ -51,7 +51,7 @@ fn main() {
             }),
         })
     };
-    let linear = Linear { leg: Leg { dev: DevId(0), start: Sector(0) } };
+    let linear = Linear { area: DeviceArea { dev: DevId(0), start: Sector(0) } };
     let cases: [(&str, Arc<dyn TargetSpec>, Op); 6] = [
         ("linear read", Arc::new(linear), Op::Read),
         ("multipath read, one path", Arc::new(stacked::one_path()), Op::Read),

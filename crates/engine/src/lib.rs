@@ -44,14 +44,14 @@
 //! use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 //! use blockyard_engine::buf::BufRef;
 //! use blockyard_engine::dm::bounce::Bounce;
-//! use blockyard_engine::dm::Leg;
+//! use blockyard_engine::dm::DeviceArea;
 //! use blockyard_engine::dm::linear::Linear;
 //! use blockyard_engine::dm::table::{Table, TableExtent};
 //! use blockyard_engine::shard::Shard;
 //! use blockyard_engine::sq::{Cqe, DevId, SqeOp};
 //! use blockyard_engine::time::Nanos;
 //!
-//! let linear = Linear { leg: Leg { dev: DevId(0), start: Sector(100) } };
+//! let linear = Linear { area: DeviceArea { dev: DevId(0), start: Sector(100) } };
 //! let table = Table::new(vec![TableExtent::new(Sector(0), Sector(64), Arc::new(linear))]);
 //! let mut shard = Shard::new(&table, Bounce::Slots { slots: 0, slot_bytes: 4096 })?;
 //!

@@ -441,7 +441,7 @@ mod tests {
     use super::*;
     use alloc::sync::Arc;
 
-    use crate::dm::Leg;
+    use crate::dm::DeviceArea;
     use crate::dm::error::Error;
     use crate::dm::linear::Linear;
     use crate::dm::table::{TableExtent, TargetSpec};
@@ -451,7 +451,7 @@ mod tests {
 
     /// Sectors 0–7 linear to device 3 at 100, 8–15 zero, 16–23 error.
     fn shard() -> Shard {
-        let linear = Linear { leg: Leg { dev: DevId(3), start: Sector(100) } };
+        let linear = Linear { area: DeviceArea { dev: DevId(3), start: Sector(100) } };
         let targets: [Arc<dyn TargetSpec>; 3] =
             [Arc::new(linear), Arc::new(ZeroSpec), Arc::new(Error)];
         let extents = targets.into_iter().zip([0, 8, 16]);

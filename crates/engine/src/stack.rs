@@ -353,10 +353,10 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::dm::Leg;
+    use crate::dm::DeviceArea;
     use crate::dm::crypt::CryptSpec;
     use crate::dm::crypt::pipeline::{Choice, find};
-    use crate::dm::delay::{DelaySpec, DelayedLeg};
+    use crate::dm::delay::{DelaySpec, DelayedArea};
     use crate::dm::error::Error;
     use crate::dm::flakey::{FlakeySpec, ReadFault, WriteFault};
     use crate::dm::linear::Linear;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     fn linear(dev: DevId, start: u64) -> Linear<DevId> {
-        Linear { leg: Leg { dev, start: Sector(start) } }
+        Linear { area: DeviceArea { dev, start: Sector(start) } }
     }
 
     fn crypt(dev: DevId, pipeline: &str) -> CryptSpec {
@@ -493,9 +493,9 @@ mod tests {
         let multipath = multipath::line::parse(&words.collect::<Vec<_>>()).unwrap();
         let devs = vec![DevId::mapped(0), DevId::mapped(1)];
         let target = MultipathTargetSpec { multipath, devs, requests: None };
-        let leg = Leg { dev: FILE, start: Sector(0) };
+        let area = DeviceArea { dev: FILE, start: Sector(0) };
         let (reads, writes) = (ReadFault::Fail, WriteFault::Fail);
-        let down = FlakeySpec { leg, up_s: 0, down_s: 1, reads, writes };
+        let down = FlakeySpec { area, up_s: 0, down_s: 1, reads, writes };
         let below = vec![table(linear(FILE, 0)), table(down)];
         let mut stack = stack_of(&table(target).over(below), 0);
         for _ in 0..2 {
@@ -519,10 +519,10 @@ mod tests {
 
     #[test]
     fn three_devices_deep_the_lowest_cuts_and_the_middle_waits() {
-        let leg = Leg { dev: DevId::mapped(0), start: Sector(0) };
-        let delayed = DelayedLeg { leg, delay: Nanos(5) };
+        let area = DeviceArea { dev: DevId::mapped(0), start: Sector(0) };
+        let delayed = DelayedArea { area, delay: Nanos(5) };
         let delay = DelaySpec { read: delayed.clone(), write: delayed.clone(), flush: delayed };
-        let lowest = Loop { leg: Leg { dev: FILE, start: Sector(0) } };
+        let lowest = Loop { area: DeviceArea { dev: FILE, start: Sector(0) } };
         let below = vec![table(lowest), table(delay)];
         let mut stack = stack_of(&table(linear(DevId::mapped(1), 0)).over(below), 0);
         let (ops, status) = run(&mut stack, bio(Op::Read, 16));

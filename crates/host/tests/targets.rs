@@ -443,8 +443,8 @@ fn write_in_pages_that_is_cut_below_is_written_from_where_it_is_cut() {
     let (a, b) = (files.file("a"), files.file("b"));
     let key = "5a".repeat(64);
     let table = format!(
-        "legs: 0 {SECTORS} striped 2 16 {} 0 {} 0\n\
-         top: 0 {SECTORS} crypt aes-xts-plain64 {key} 0 /dev/mapper/legs 0",
+        "stripes: 0 {SECTORS} striped 2 16 {} 0 {} 0\n\
+         top: 0 {SECTORS} crypt aes-xts-plain64 {key} 0 /dev/mapper/stripes 0",
         a.display(),
         b.display()
     );

@@ -16,8 +16,8 @@ use core::fmt;
 
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::words::{leg, number};
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::words::{device_area, number};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -32,9 +32,9 @@ pub static DELAY: TargetType = TargetType {
 
 /// Device and delay of one kind of bio.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DelayedLeg<D> {
+pub struct DelayedArea<D> {
     /// Device and start.
-    pub leg: Leg<D>,
+    pub area: DeviceArea<D>,
     /// Delay.
     pub delay: Nanos,
 }
@@ -43,15 +43,15 @@ pub struct DelayedLeg<D> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelaySpec<D> {
     /// Reads.
-    pub read: DelayedLeg<D>,
+    pub read: DelayedArea<D>,
     /// Writes, discards, zeroes.
-    pub write: DelayedLeg<D>,
+    pub write: DelayedArea<D>,
     /// Flushes.
-    pub flush: DelayedLeg<D>,
+    pub flush: DelayedArea<D>,
 }
 
 impl<D> DelaySpec<D> {
-    fn of(&self, op: Op) -> &DelayedLeg<D> {
+    fn of(&self, op: Op) -> &DelayedArea<D> {
         match op {
             Op::Read => &self.read,
             Op::Write | Op::Discard | Op::WriteZeroes => &self.write,
@@ -70,18 +70,18 @@ impl Arguments for DelaySpec<String> {
             () if write != read => 2,
             () => 1,
         };
-        [read, write, flush].into_iter().take(count).try_for_each(|DelayedLeg { leg, delay }| {
-            write!(out, " {leg} {}", delay.0.div_ceil(Nanos::from_ms(1).0))
+        [read, write, flush].into_iter().take(count).try_for_each(|DelayedArea { area, delay }| {
+            write!(out, " {area} {}", delay.0.div_ceil(Nanos::from_ms(1).0))
         })
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of([&self.read.leg, &self.write.leg, &self.flush.leg], len)
+        Needs::of([&self.read.area, &self.write.area, &self.flush.area], len)
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
-        let of = |place, DelayedLeg { leg, delay }: &DelayedLeg<String>| DelayedLeg {
-            leg: opened.leg(place, leg),
+        let of = |place, DelayedArea { area, delay }: &DelayedArea<String>| DelayedArea {
+            area: opened.area(place, area),
             delay: *delay,
         };
         let (read, write, flush) = (of(0, &self.read), of(1, &self.write), of(2, &self.flush));
@@ -121,9 +121,9 @@ impl Delay {
 
 impl Target for Delay {
     fn map(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped {
-        let DelayedLeg { leg, delay } = self.spec.of(part.op);
+        let DelayedArea { area, delay } = self.spec.of(part.op);
         if *delay == Nanos(0) {
-            return Mapped::Remapped { dev: leg.dev, sector: leg.start + part.sector };
+            return Mapped::Remapped { dev: area.dev, sector: area.start + part.sector };
         }
         let op = SqeOp::Timeout { after: *delay };
         self.writes += usize::from(part.op == Op::Write);
@@ -136,8 +136,8 @@ impl Target for Delay {
         assert!(status == BlkStatus::Ok, "time passes without errors");
         let part = self.waiting.remove(index);
         self.writes -= usize::from(part.op == Op::Write);
-        let leg = &self.spec.of(part.op).leg;
-        cx.remap(&part, leg.dev, leg.start + part.sector);
+        let area = &self.spec.of(part.op).area;
+        cx.remap(&part, area.dev, area.start + part.sector);
     }
 
     fn max_io(&self, _: Op, _: Sector) -> Sector {
@@ -163,7 +163,7 @@ fn parse(args: &[&str], len: u64) -> Result<DelaySpec<String>, String> {
     let delayed = |at: usize| {
         let words = &args[at.min(args.len() - 3)..];
         let delay = Nanos::from_ms(number(words[2], "delay in milliseconds")?);
-        Ok::<_, String>(DelayedLeg { leg: leg(words[0], words[1], len)?, delay })
+        Ok::<_, String>(DelayedArea { area: device_area(words[0], words[1], len)?, delay })
     };
     let (read, write, flush) = (delayed(0)?, delayed(3)?, delayed(6)?);
     Ok(DelaySpec { read, write, flush })
@@ -179,11 +179,11 @@ mod tests {
     use crate::sq::Cqe;
 
     fn delay() -> Shard {
-        let leg = |dev, ms| {
-            let leg = Leg { dev: DevId(dev), start: Sector(10) };
-            DelayedLeg { leg, delay: Nanos::from_ms(ms) }
+        let area = |dev, ms| {
+            let area = DeviceArea { dev: DevId(dev), start: Sector(10) };
+            DelayedArea { area, delay: Nanos::from_ms(ms) }
         };
-        let spec = DelaySpec { read: leg(0, 0), write: leg(1, 20), flush: leg(2, 30) };
+        let spec = DelaySpec { read: area(0, 0), write: area(1, 20), flush: area(2, 30) };
         shard(spec, 64)
     }
 

@@ -23,8 +23,8 @@ use core::fmt;
 
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::words::{announced, leg, number, shown, write_announced};
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::words::{announced, device_area, number, shown, write_announced};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -70,7 +70,7 @@ pub enum ReadFault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlakeySpec<D> {
     /// The device below.
-    pub leg: Leg<D>,
+    pub area: DeviceArea<D>,
     /// Seconds of an up period.
     pub up_s: u32,
     /// Seconds of a down period. Both together are at least one.
@@ -90,17 +90,17 @@ impl<D> FlakeySpec<D> {
 
 impl Arguments for FlakeySpec<String> {
     fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
-        write!(out, " {} {} {}", self.leg, self.up_s, self.down_s)?;
+        write!(out, " {} {} {}", self.area, self.up_s, self.down_s)?;
         write_announced(&features(self), out)
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of([&self.leg], len)
+        Needs::of([&self.area], len)
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
         let Self { up_s, down_s, reads, writes, .. } = *self;
-        Ok(Arc::new(FlakeySpec { leg: opened.leg(0, &self.leg), up_s, down_s, reads, writes }))
+        Ok(Arc::new(FlakeySpec { area: opened.area(0, &self.area), up_s, down_s, reads, writes }))
     }
 }
 
@@ -140,7 +140,7 @@ impl Flakey {
     }
 
     fn remapped(&self, part: &Part) -> Mapped {
-        Mapped::Remapped { dev: self.spec.leg.dev, sector: self.spec.leg.start + part.sector }
+        Mapped::Remapped { dev: self.spec.area.dev, sector: self.spec.area.start + part.sector }
     }
 
     fn push(&self, index: u32, op: SqeOp, cx: &mut TargetCx<'_>) {
@@ -154,8 +154,8 @@ impl Flakey {
             ReadFault::Fail => Mapped::Ended(BlkStatus::IoError),
             ReadFault::Corrupt { offset_bytes, .. } if offset_bytes < part.buf.len_bytes => {
                 let index = self.corrupted.insert(Corrupted { part, is_read: false });
-                let leg = &self.spec.leg;
-                self.push(index, part.at(leg.dev, leg.start + part.sector), cx);
+                let area = &self.spec.area;
+                self.push(index, part.at(area.dev, area.start + part.sector), cx);
                 Mapped::Submitted
             }
             ReadFault::None | ReadFault::Corrupt { .. } => self.remapped(&part),
@@ -204,7 +204,7 @@ impl Target for Flakey {
 /// Parses the arguments of a line of `len` sectors.
 fn parse(args: &[&str], len: u64) -> Result<FlakeySpec<String>, String> {
     let [device, start, up, down, features @ ..] = args else { return Err(FLAKEY.takes()) };
-    let leg = leg(device, start, len)?;
+    let area = device_area(device, start, len)?;
     let seconds = |text, what| {
         let value = number(text, what)?;
         u32::try_from(value).map_err(|_| format!("{what} {value} is more than {}", u32::MAX))
@@ -214,7 +214,7 @@ fn parse(args: &[&str], len: u64) -> Result<FlakeySpec<String>, String> {
         return Err("up and down interval are both zero seconds".into());
     }
     let (reads, writes) = parse_features(features)?;
-    Ok(FlakeySpec { leg, up_s, down_s, reads, writes })
+    Ok(FlakeySpec { area, up_s, down_s, reads, writes })
 }
 
 fn parse_features(words: &[&str]) -> Result<(ReadFault, WriteFault), String> {

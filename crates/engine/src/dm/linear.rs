@@ -9,7 +9,7 @@ use core::fmt;
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
 use super::words::number;
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
@@ -20,7 +20,7 @@ pub static LINEAR: TargetType = TargetType {
     parse: |args, _| {
         let [device, start] = args else { return Err(LINEAR.takes()) };
         let start = Sector(number(start, "start sector on the device")?);
-        Ok(Arc::new(Linear { leg: Leg { dev: String::from(*device), start } }))
+        Ok(Arc::new(Linear { area: DeviceArea { dev: String::from(*device), start } }))
     },
 };
 
@@ -28,27 +28,27 @@ pub static LINEAR: TargetType = TargetType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linear<D> {
     /// The device below, and the start of the range on it.
-    pub leg: Leg<D>,
+    pub area: DeviceArea<D>,
 }
 
 impl Arguments for Linear<String> {
     fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
-        write!(out, " {}", self.leg)
+        write!(out, " {}", self.area)
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of([&self.leg], len)
+        Needs::of([&self.area], len)
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
-        Ok(Arc::new(Linear { leg: opened.leg(0, &self.leg) }))
+        Ok(Arc::new(Linear { area: opened.area(0, &self.area) }))
     }
 }
 
 impl TargetSpec for Linear<DevId> {
     fn facts(&self) -> TargetFacts {
-        let flushes = Flushes::To(vec![self.leg.dev]);
-        TargetFacts { window: Some(self.leg), ..TargetFacts::new(flushes) }
+        let flushes = Flushes::To(vec![self.area.dev]);
+        TargetFacts { window: Some(self.area), ..TargetFacts::new(flushes) }
     }
 
     fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
@@ -58,7 +58,7 @@ impl TargetSpec for Linear<DevId> {
 
 impl Target for Linear<DevId> {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
-        Mapped::Remapped { dev: self.leg.dev, sector: self.leg.start + part.sector }
+        Mapped::Remapped { dev: self.area.dev, sector: self.area.start + part.sector }
     }
 
     fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {

@@ -21,7 +21,7 @@ use core::fmt;
 
 use super::registry::{Arguments, DeviceNeed, Keys, Needs, Opened, TargetType, Use};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::buf::BufRef;
 use crate::slab::Slab;
@@ -74,7 +74,7 @@ pub struct LogWritesSpec {
 
 impl TargetSpec for LogWritesSpec {
     fn facts(&self) -> TargetFacts {
-        let window = Some(Leg { dev: self.dev, start: Sector(0) });
+        let window = Some(DeviceArea { dev: self.dev, start: Sector(0) });
         TargetFacts { window, ..TargetFacts::new(Flushes::Mapped) }
     }
 

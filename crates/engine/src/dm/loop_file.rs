@@ -13,8 +13,8 @@ use core::fmt;
 
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::words::leg;
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::words::device_area;
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
@@ -24,7 +24,7 @@ pub static LOOP: TargetType = TargetType {
     arguments: "<file> <start>",
     parse: |args, line| {
         let [file, start] = args else { return Err(LOOP.takes()) };
-        Ok(Arc::new(Loop { leg: leg(file, start, line.len)? }))
+        Ok(Arc::new(Loop { area: device_area(file, start, line.len)? }))
     },
 };
 
@@ -35,27 +35,27 @@ const BLOCK: Sector = Sector(8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop<D> {
     /// The file, and the start in it.
-    pub leg: Leg<D>,
+    pub area: DeviceArea<D>,
 }
 
 impl Arguments for Loop<String> {
     fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
-        write!(out, " {}", self.leg)
+        write!(out, " {}", self.area)
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of([&self.leg], len)
+        Needs::of([&self.area], len)
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
-        Ok(Arc::new(Loop { leg: opened.leg(0, &self.leg) }))
+        Ok(Arc::new(Loop { area: opened.area(0, &self.area) }))
     }
 }
 
 impl TargetSpec for Loop<DevId> {
     fn facts(&self) -> TargetFacts {
-        let flushes = Flushes::To(vec![self.leg.dev]);
-        TargetFacts { window: Some(self.leg), ..TargetFacts::new(flushes) }
+        let flushes = Flushes::To(vec![self.area.dev]);
+        TargetFacts { window: Some(self.area), ..TargetFacts::new(flushes) }
     }
 
     fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
@@ -65,7 +65,7 @@ impl TargetSpec for Loop<DevId> {
 
 impl Target for Loop<DevId> {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
-        Mapped::Remapped { dev: self.leg.dev, sector: self.leg.start + part.sector }
+        Mapped::Remapped { dev: self.area.dev, sector: self.area.start + part.sector }
     }
 
     fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {
@@ -75,7 +75,7 @@ impl Target for Loop<DevId> {
     /// Discards and zeroes are not split: one call frees or zeroes any range of a file.
     fn max_io(&self, op: Op, sector: Sector) -> Sector {
         match op {
-            Op::Read | Op::Write => (self.leg.start + sector).to_border(BLOCK),
+            Op::Read | Op::Write => (self.area.start + sector).to_border(BLOCK),
             Op::Flush | Op::Discard | Op::WriteZeroes => Sector(u64::MAX),
         }
     }
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn transfers_are_cut_at_the_blocks_of_the_file() {
-        let leg = Leg { dev: DevId(0), start: Sector(4) };
+        let area = DeviceArea { dev: DevId(0), start: Sector(4) };
         let write = bio(Op::Write, 0, 16);
-        let (ops, _) = run(&mut shard(Loop { leg }, 64), write);
+        let (ops, _) = run(&mut shard(Loop { area }, 64), write);
         let expected =
             [(4, 0, 4), (8, 4, 8), (16, 12, 4)].map(|(sector, skip, len)| SqeOp::Write {
                 dev: DevId(0),
@@ -100,7 +100,7 @@ mod tests {
                 fua: false,
             });
         assert_eq!(ops, expected);
-        let (ops, _) = run(&mut shard(Loop { leg }, 64), bio(Op::Discard, 0, 64));
+        let (ops, _) = run(&mut shard(Loop { area }, 64), bio(Op::Discard, 0, 64));
         assert_eq!(ops.len(), 1);
     }
 }

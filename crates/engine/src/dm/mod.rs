@@ -36,10 +36,10 @@ use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// A device below and the start of a range on it. `D` is the device's path, or its number once it
-/// is open.
+/// An area of a device below, as in the kernel's `device_area_is_invalid`; its length follows from
+/// the line. `D` is the device's path, or its number once it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg<D> {
+pub struct DeviceArea<D> {
     /// The device.
     pub dev: D,
     /// First sector on it.
@@ -47,7 +47,7 @@ pub struct Leg<D> {
 }
 
 /// `<device> <start>`, as in a line.
-impl<D: fmt::Display> fmt::Display for Leg<D> {
+impl<D: fmt::Display> fmt::Display for DeviceArea<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.dev, self.start.0)
     }

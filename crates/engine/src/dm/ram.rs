@@ -12,7 +12,7 @@ use core::fmt;
 
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::{Leg, Mapped, Part, Target, TargetCx, words};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx, words};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
@@ -53,7 +53,7 @@ pub struct Ram {
 
 impl TargetSpec for Ram {
     fn facts(&self) -> TargetFacts {
-        let window = Some(Leg { dev: self.dev, start: Sector(0) });
+        let window = Some(DeviceArea { dev: self.dev, start: Sector(0) });
         TargetFacts { window, ..TargetFacts::new(Flushes::To(vec![])) }
     }
 

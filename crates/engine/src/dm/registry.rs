@@ -20,7 +20,8 @@ use super::multipath::line::QueueMode;
 use super::multipath::stacked::StackedConfig;
 use super::table::TargetSpec;
 use super::{
-    Leg, delay, error, flakey, linear, log_writes, loop_file, multipath, null, ram, striped, zero,
+    DeviceArea, delay, error, flakey, linear, log_writes, loop_file, multipath, null, ram, striped,
+    zero,
 };
 use crate::bio::Sector;
 use crate::sq::{CipherId, DevId, LogId};
@@ -125,14 +126,14 @@ pub struct Needs<'a> {
 
 impl<'a> Needs<'a> {
     /// `len` sectors of each device, for the buffers of the submitters.
-    pub fn of(legs: impl IntoIterator<Item = &'a Leg<String>>, len: Sector) -> Self {
-        let need = |leg: &'a Leg<String>| DeviceNeed {
-            path: &leg.dev,
-            start: leg.start,
+    pub fn of(areas: impl IntoIterator<Item = &'a DeviceArea<String>>, len: Sector) -> Self {
+        let need = |area: &'a DeviceArea<String>| DeviceNeed {
+            path: &area.dev,
+            start: area.start,
             len,
             using: Use::Passed,
         };
-        Self { devices: legs.into_iter().map(need).collect(), ..Self::default() }
+        Self { devices: areas.into_iter().map(need).collect(), ..Self::default() }
     }
 
     /// The paths of all devices, with repetitions, and of the log.
@@ -190,8 +191,8 @@ impl Opened {
 
     /// The range on the device with this place in the needs.
     #[must_use]
-    pub fn leg(&self, place: usize, leg: &Leg<String>) -> Leg<DevId> {
-        Leg { dev: self.devs[place], start: leg.start }
+    pub fn area(&self, place: usize, area: &DeviceArea<String>) -> DeviceArea<DevId> {
+        DeviceArea { dev: self.devs[place], start: area.start }
     }
 }
 

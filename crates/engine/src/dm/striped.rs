@@ -17,8 +17,8 @@ use core::fmt;
 
 use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::words::{leg, number};
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::words::{device_area, number};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
@@ -38,28 +38,28 @@ pub struct StripedSpec<D> {
     /// Length of a chunk.
     pub chunk: Sector,
     /// Devices, at least one, with equal shares of the target.
-    pub legs: Vec<Leg<D>>,
+    pub areas: Vec<DeviceArea<D>>,
 }
 
 impl Arguments for StripedSpec<String> {
     fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
-        write!(out, " {} {}", self.legs.len(), self.chunk.0)?;
-        self.legs.iter().try_for_each(|leg| write!(out, " {leg}"))
+        write!(out, " {} {}", self.areas.len(), self.chunk.0)?;
+        self.areas.iter().try_for_each(|area| write!(out, " {area}"))
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        Needs::of(&self.legs, Sector(len.0 / self.legs.len() as u64))
+        Needs::of(&self.areas, Sector(len.0 / self.areas.len() as u64))
     }
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
-        let legs = self.legs.iter().enumerate().map(|(place, leg)| opened.leg(place, leg));
-        Ok(Arc::new(StripedSpec { chunk: self.chunk, legs: legs.collect() }))
+        let areas = self.areas.iter().enumerate().map(|(place, area)| opened.area(place, area));
+        Ok(Arc::new(StripedSpec { chunk: self.chunk, areas: areas.collect() }))
     }
 }
 
 impl TargetSpec for StripedSpec<DevId> {
     fn facts(&self) -> TargetFacts {
-        TargetFacts::new(Flushes::To(self.legs.iter().map(|leg| leg.dev).collect()))
+        TargetFacts::new(Flushes::To(self.areas.iter().map(|area| area.dev).collect()))
     }
 
     fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
@@ -77,20 +77,21 @@ impl Striped {
     /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: StripedSpec<DevId>) -> Self {
-        assert!(spec.chunk.0 > 0 && !spec.legs.is_empty());
+        assert!(spec.chunk.0 > 0 && !spec.areas.is_empty());
         Self { spec }
     }
 }
 
 impl Target for Striped {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
-        let StripedSpec { chunk, legs } = &self.spec;
+        let StripedSpec { chunk, areas } = &self.spec;
         let (number, inside) = (part.sector.0 / chunk.0, part.sector.0 % chunk.0);
-        let count = legs.len() as u64;
-        let leg = &legs[usize::try_from(number % count).expect("less than the number of legs")];
+        let count = areas.len() as u64;
+        let area =
+            &areas[usize::try_from(number % count).expect("less than the number of stripes")];
         Mapped::Remapped {
-            dev: leg.dev,
-            sector: leg.start + Sector(number / count * chunk.0 + inside),
+            dev: area.dev,
+            sector: area.start + Sector(number / count * chunk.0 + inside),
         }
     }
 
@@ -105,15 +106,15 @@ impl Target for Striped {
 
 /// Parses the arguments of a line of `len` sectors.
 fn parse(args: &[&str], len: u64) -> Result<StripedSpec<String>, String> {
-    let [count, chunk, legs @ ..] = args else { return Err(STRIPED.takes()) };
+    let [count, chunk, areas @ ..] = args else { return Err(STRIPED.takes()) };
     let (count, chunk) = (number(count, "number of devices")?, number(chunk, "chunk size")?);
     if count == 0 {
         return Err("it announces 0 devices; the line needs one at least".into());
     }
-    if legs.len() as u64 != count.saturating_mul(2) {
+    if areas.len() as u64 != count.saturating_mul(2) {
         return Err(format!(
             "it announces {count} devices, but {} words follow; each device is `<device> <start>`",
-            legs.len()
+            areas.len()
         ));
     }
     if chunk < CHUNK_MIN_SECTORS {
@@ -127,9 +128,9 @@ fn parse(args: &[&str], len: u64) -> Result<StripedSpec<String>, String> {
         ));
     }
     let share = len / count;
-    let legs = legs.chunks_exact(2).map(|words| leg(words[0], words[1], share));
-    let legs = legs.collect::<Result<Vec<_>, _>>()?;
-    Ok(StripedSpec { chunk: Sector(chunk), legs })
+    let areas = areas.chunks_exact(2).map(|words| device_area(words[0], words[1], share));
+    let areas = areas.collect::<Result<Vec<_>, _>>()?;
+    Ok(StripedSpec { chunk: Sector(chunk), areas })
 }
 
 #[cfg(test)]
@@ -139,9 +140,9 @@ mod tests {
     use crate::sq::SqeOp;
 
     fn striped(len: u64) -> crate::shard::Shard {
-        let leg = |dev, start| Leg { dev: DevId(dev), start: Sector(start) };
-        let legs = alloc::vec![leg(0, 100), leg(1, 0), leg(2, 7)];
-        shard(StripedSpec { chunk: Sector(8), legs }, len)
+        let area = |dev, start| DeviceArea { dev: DevId(dev), start: Sector(start) };
+        let areas = alloc::vec![area(0, 100), area(1, 0), area(2, 7)];
+        shard(StripedSpec { chunk: Sector(8), areas }, len)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 
-use super::{Leg, Target};
+use super::{DeviceArea, Target};
 use crate::bio::Sector;
 use crate::elevator::ElevatorSpec;
 use crate::sq::{CipherId, DevId};
@@ -70,7 +70,7 @@ pub struct TargetFacts {
     pub reads_zeros: bool,
     /// The range of a device that has the target's sectors in their order, if there is one. A read
     /// of the range gives the target's data, or its ciphertext if there is a [`Self::cipher`].
-    pub window: Option<Leg<DevId>>,
+    pub window: Option<DeviceArea<DevId>>,
     /// Devices that are paths to one disk ([`super::registry::Use::Path`]): a flush of one is a
     /// flush of all.
     pub paths: Vec<DevId>,
@@ -104,7 +104,7 @@ impl TargetFacts {
 
     /// The window, if a read of it gives the target's data.
     #[must_use]
-    pub fn plain_window(&self) -> Option<Leg<DevId>> {
+    pub fn plain_window(&self) -> Option<DeviceArea<DevId>> {
         self.window.filter(|_| self.cipher.is_none())
     }
 }

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-use super::Leg;
+use super::DeviceArea;
 use crate::bio::Sector;
 
 /// Hex digits in succession that may be a key: 64 bits. The shortest key of a cipher has 32 digits,
@@ -24,12 +24,12 @@ pub fn number(word: &str, what: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// When the start is not a number, or the range ends after 2^64 bytes.
-pub fn leg(device: &str, start: &str, len: u64) -> Result<Leg<String>, String> {
+pub fn device_area(device: &str, start: &str, len: u64) -> Result<DeviceArea<String>, String> {
     let start = number(start, "start sector on the device")?;
     if start.checked_add(len).is_none_or(|end| end > u64::MAX >> 9) {
         return Err(format!("{len} sectors from {start} on would end after 2^64 bytes"));
     }
-    Ok(Leg { dev: device.into(), start: Sector(start) })
+    Ok(DeviceArea { dev: device.into(), start: Sector(start) })
 }
 
 /// Parses a sector size in bytes; `what` names it in the error.

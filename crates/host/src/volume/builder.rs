@@ -9,7 +9,7 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::DeviceArea;
 use blockyard_engine::dm::line::{Line, MappedDevice};
 use blockyard_engine::dm::linear::{LINEAR, Linear};
 use blockyard_engine::dm::table::{Table, TableExtent};
@@ -70,12 +70,12 @@ impl Volume {
             return Err(Error::volume(file.path(), "is empty"));
         }
         let mut builder = Builder::new(options);
-        let leg = Leg { dev: file.path().display().to_string(), start: Sector(0) };
-        let arguments = Arc::new(Linear { leg });
+        let area = DeviceArea { dev: file.path().display().to_string(), start: Sector(0) };
+        let arguments = Arc::new(Linear { area });
         let line = Line { start: 0, len: len.0, target: &LINEAR, arguments };
         builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
         let dev = builder.add_device(file, &[])?;
-        let target = Arc::new(Linear { leg: Leg { dev, start: Sector(0) } });
+        let target = Arc::new(Linear { area: DeviceArea { dev, start: Sector(0) } });
         builder.extents.push(TableExtent::new(Sector(0), len, target));
         Ok(builder.build())
     }

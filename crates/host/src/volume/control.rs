@@ -251,7 +251,7 @@ impl Volume {
         loop {
             let (_, extent) = line_of(table, at)?;
             let window = extent.facts().plain_window();
-            let below = window.and_then(|leg| Some((leg.dev.below()?, leg.start)));
+            let below = window.and_then(|area| Some((area.dev.below()?, area.start)));
             match (extent.facts().cipher, below) {
                 (Some(cipher), _) => return Ok(cipher),
                 (_, Some((number, start))) => {

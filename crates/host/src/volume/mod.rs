@@ -14,7 +14,7 @@ mod targets;
 use std::num::NonZeroU64;
 
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::DeviceArea;
 use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -124,8 +124,8 @@ impl Volume {
         for extent in self.parts.table.extents() {
             let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
             let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
-            let on_file = extent.facts().window.filter(|leg| leg.dev.below().is_none());
-            let Some(Leg { dev, start }) = on_file else { continue };
+            let on_file = extent.facts().window.filter(|area| area.dev.below().is_none());
+            let Some(DeviceArea { dev, start }) = on_file else { continue };
             if from < to {
                 let Some(file) = self.parts.backend.devices[usize::from(dev.0)].file.local() else {
                     continue;
@@ -157,7 +157,7 @@ impl Volume {
         let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
         match (extent.facts().reads_zeros, extent.facts().plain_window()) {
             (true, _) => (len_bytes, true),
-            (false, Some(Leg { dev, start })) if dev.below().is_none() => {
+            (false, Some(DeviceArea { dev, start })) if dev.below().is_none() => {
                 let lower = start.bytes() + offset_bytes - extent.start.bytes();
                 match self.parts.backend.devices[usize::from(dev.0)].file.local() {
                     Some(file) => extents::run_at(file, lower, len_bytes),

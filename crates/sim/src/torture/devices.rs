@@ -44,11 +44,11 @@ impl Devices {
         while start < SECTORS {
             let left = (128 * (1 + random.below(6))).min(SECTORS - start);
             let first = random.below(count.into()) as usize;
-            let legs = 2 + random.below(u64::from(count) - 1) as usize;
+            let stripes = 2 + random.below(u64::from(count) - 1) as usize;
             let chunk = one_of(random, &[8, 16, 64]);
-            let row = chunk * legs as u64;
+            let row = chunk * stripes as u64;
             start += if random.below(2) == 0 && left >= row {
-                devices.stripes(start, left / row * row, chunk, first, legs)
+                devices.stripes(start, left / row * row, chunk, first, stripes)
             } else {
                 devices.linear(start, left, first)
             };
@@ -65,15 +65,16 @@ impl Devices {
     }
 
     /// Adds a striped line over several devices from `first` on.
-    fn stripes(&mut self, start: u64, len: u64, chunk: u64, first: usize, legs: usize) -> u64 {
-        let devices: Vec<_> = (first..first + legs).map(|leg| leg % self.held.len()).collect();
-        self.text += &format!("{start} {len} striped {legs} {chunk}");
+    fn stripes(&mut self, start: u64, len: u64, chunk: u64, first: usize, stripes: usize) -> u64 {
+        let devices: Vec<_> =
+            (first..first + stripes).map(|device| device % self.held.len()).collect();
+        self.text += &format!("{start} {len} striped {stripes} {chunk}");
         for &device in &devices {
             self.text += &format!(" d{device} {}", self.held[device].len());
         }
         self.text += "\n";
         for (number, chunk_start) in (start..start + len).step_by(chunk as usize).enumerate() {
-            self.held[devices[number % legs]].extend(chunk_start..chunk_start + chunk);
+            self.held[devices[number % stripes]].extend(chunk_start..chunk_start + chunk);
         }
         len
     }

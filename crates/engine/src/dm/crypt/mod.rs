@@ -27,7 +27,7 @@ use core::ops::Range;
 use self::order::Batch;
 use self::pipeline::{Choice, Context, Decisions, Facts, Load, Order, Pipeline, Submit};
 use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
-use super::{Leg, Mapped, Part, Target, TargetCx};
+use super::{DeviceArea, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::mempool::Mempool;
@@ -64,7 +64,7 @@ impl TargetSpec for CryptSpec {
         TargetFacts {
             bounces: !self.fuses_cipher,
             refuses_discards: !self.allow_discards,
-            window: Some(Leg { dev, start }),
+            window: Some(DeviceArea { dev, start }),
             cipher: Some(cipher),
             sector_size_bytes: self.sector_size_bytes,
             ..TargetFacts::new(Flushes::To(vec![dev]))

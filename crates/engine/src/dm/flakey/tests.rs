@@ -14,8 +14,8 @@ fn flakey(features: &str) -> Shard {
     words.extend(features.split_ascii_whitespace());
     let spec = parse(&words, 64).unwrap();
     let FlakeySpec { up_s, down_s, reads, writes, .. } = spec;
-    let leg = Leg { dev: DevId(0), start: Sector(100) };
-    shard(FlakeySpec { leg, up_s, down_s, reads, writes }, 64)
+    let area = DeviceArea { dev: DevId(0), start: Sector(100) };
+    shard(FlakeySpec { area, up_s, down_s, reads, writes }, 64)
 }
 
 fn status(shard: &mut Shard, now: Nanos, op: Op) -> (usize, BlkStatus) {

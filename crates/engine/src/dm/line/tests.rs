@@ -2,7 +2,7 @@ use alloc::string::ToString;
 use alloc::vec;
 
 use super::*;
-use crate::dm::Leg;
+use crate::dm::DeviceArea;
 use crate::dm::delay::DelaySpec;
 use crate::dm::error::Error;
 use crate::dm::flakey::FlakeySpec;
@@ -31,8 +31,8 @@ fn of<T: Arguments + Clone>(line: &Line) -> T {
     line.arguments.downcast::<T>().expect("the target has these arguments").clone()
 }
 
-fn leg(dev: &str, start: u64) -> Leg<String> {
-    Leg { dev: dev.into(), start: Sector(start) }
+fn area(dev: &str, start: u64) -> DeviceArea<String> {
+    DeviceArea { dev: dev.into(), start: Sector(start) }
 }
 
 #[test]
@@ -44,18 +44,18 @@ fn line_of_every_target_is_parsed() {
     let lines = lines(text);
     assert_eq!(of::<RamLine>(&lines[0]), RamLine);
     assert_eq!(of::<NullOptions>(&lines[1]).timer, None);
-    assert_eq!(of::<Loop<String>>(&lines[2]), Loop { leg: leg("/f", 4) });
-    let legs = vec![leg("/a", 0), leg("/b", 100)];
-    assert_eq!(of::<StripedSpec<String>>(&lines[3]), StripedSpec { chunk: Sector(8), legs });
+    assert_eq!(of::<Loop<String>>(&lines[2]), Loop { area: area("/f", 4) });
+    let areas = vec![area("/a", 0), area("/b", 100)];
+    assert_eq!(of::<StripedSpec<String>>(&lines[3]), StripedSpec { chunk: Sector(8), areas });
     let delay: DelaySpec<String> = of(&lines[4]);
-    assert_eq!((&delay.read.leg, &delay.write.leg), (&leg("/r", 1), &leg("/w", 3)));
+    assert_eq!((&delay.read.area, &delay.write.area), (&area("/r", 1), &area("/w", 3)));
     assert_eq!(delay.write, delay.flush, "flushes go with the writes");
     let flakey: FlakeySpec<String> = of(&lines[5]);
     assert_eq!((flakey.up_s, flakey.down_s), (9, 1));
     let (device, log) = ("/a".into(), "/log".into());
     assert_eq!(of::<LogWritesLine>(&lines[6]), LogWritesLine { device, log });
     assert_eq!(of::<MultipathSpec>(&lines[7]).paths().count(), 2);
-    assert_eq!(of::<Linear<String>>(&lines[8]), Linear { leg: leg("/dev/a", 16) });
+    assert_eq!(of::<Linear<String>>(&lines[8]), Linear { area: area("/dev/a", 16) });
     assert_eq!((of::<ZeroSpec>(&lines[9]), of::<Error>(&lines[10])), (ZeroSpec, Error));
 }
 
