@@ -61,7 +61,7 @@ use task::{FailedCall, Worker};
 pub use blockyard_host::usage::Usage;
 
 pub use crate::{PipelineChoice, Scheduling};
-pub use tally::{Moved, Tally};
+pub use tally::{Tally, TallySnapshot};
 pub use target::{Place, Target};
 
 /// Notice for every report of a run on a [`Target`].

@@ -25,7 +25,7 @@ pub(super) struct TaskTally {
 
 /// A snapshot of a [`Tally`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct TallySnapshot {
     /// Reads.
     pub reads: u64,
     /// Bytes of reads.
@@ -46,12 +46,12 @@ impl Tally {
 
     /// The sum of all tasks.
     #[must_use]
-    pub fn moved(&self) -> Moved {
+    pub fn snapshot(&self) -> TallySnapshot {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |part: fn(&TaskTally) -> &AtomicU64| {
             tasks.iter().map(|task| part(task).load(Ordering::Relaxed)).sum()
         };
-        Moved {
+        TallySnapshot {
             reads: sum(|task| &task.reads),
             read_bytes: sum(|task| &task.read_bytes),
             writes: sum(|task| &task.writes),

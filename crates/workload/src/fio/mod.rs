@@ -105,7 +105,7 @@ pub struct JobResult {
     /// Listed percentiles.
     pub percentiles: Percentiles,
     /// Results of each clone, in order.
-    pub clones: Vec<OfClone>,
+    pub clones: Vec<CloneResult>,
     /// Longest runtime of a clone, from its start to the end of its last block: the larger number
     /// of fio's `run=`.
     pub runtime: Nanos,
@@ -117,27 +117,27 @@ pub struct JobResult {
     pub goes_on: bool,
 }
 
-/// Amount and time of a clone's transfers.
+/// Time and transfers of one clone of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfClone {
+pub struct CloneResult {
     /// From its start to the end of its last block.
     pub runtime: Nanos,
     /// Reads.
-    pub read: Moved,
+    pub read: TransferTotals,
     /// Writes.
-    pub write: Moved,
+    pub write: TransferTotals,
 }
 
-/// Amount of transfers.
+/// Totals of transfers in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct TransferTotals {
     /// Number of operations.
     pub ios: u64,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-impl From<&Transfers> for Moved {
+impl From<&Transfers> for TransferTotals {
     fn from(transfers: &Transfers) -> Self {
         Self { ios: transfers.ios, bytes: transfers.bytes }
     }
@@ -159,9 +159,9 @@ impl JobResult {
 
     /// Operations and bytes per second, summed over the clones, each over its own runtime.
     #[must_use]
-    pub fn sums(&self, moved: impl Fn(&OfClone) -> Moved) -> (f64, f64) {
+    pub fn sums(&self, totals: impl Fn(&CloneResult) -> TransferTotals) -> (f64, f64) {
         let rates = self.clones.iter().map(|clone| {
-            let Moved { ios, bytes } = moved(clone);
+            let TransferTotals { ios, bytes } = totals(clone);
             (per_second(ios, clone.runtime), per_second(bytes, clone.runtime))
         });
         rates.fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1))
@@ -175,7 +175,7 @@ impl JobResult {
 
     /// The error in fio's report: the error that ended a clone, or else the first one that did not.
     #[must_use]
-    pub fn told_error(&self) -> Option<i32> {
+    pub fn reported_error(&self) -> Option<i32> {
         self.errors.ended_by.or(self.errors.first_counted)
     }
 
@@ -208,7 +208,7 @@ impl JobResult {
             iodepth: measured.depth.unwrap_or(new.iodepth),
             steady: measured.steady,
             zone_resets: measured.zone_resets,
-            clones: vec![OfClone { runtime, read: (&read).into(), write: (&write).into() }],
+            clones: vec![CloneResult { runtime, read: (&read).into(), write: (&write).into() }],
             read,
             write,
             trim,

@@ -24,7 +24,7 @@ pub fn all(results: &[JobResult]) -> String {
 
 fn job(result: &JobResult, results: &[JobResult]) -> String {
     let JobResult { name, group, numjobs, .. } = result;
-    let error = result.told_error().unwrap_or(0);
+    let error = result.reported_error().unwrap_or(0);
     let mut text = format!("{name}: (groupid={group}, jobs={numjobs}): err={error:2}\n");
     let of_group: Vec<&JobResult> = results.iter().filter(|one| one.group == *group).collect();
     for direction in DIRECTIONS {

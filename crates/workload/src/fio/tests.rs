@@ -893,8 +893,8 @@ fn rates_of_clones_are_over_the_longest_time_and_their_sums_over_each_own() {
     let of_clone = |ms, ios| {
         let runtime = Nanos::from_ms(ms);
         let read = Transfers { ios, bytes: ios * 4096, ..Transfers::default() };
-        let moved = OfClone { runtime, read: (&read).into(), write: Moved::default() };
-        JobResult { runtime, read, clones: vec![moved], ..JobResult::default() }
+        let clone = CloneResult { runtime, read: (&read).into(), write: TransferTotals::default() };
+        JobResult { runtime, read, clones: vec![clone], ..JobResult::default() }
     };
     let mut all = of_clone(1_000, 100);
     all.add(&of_clone(4_000, 40));

@@ -44,7 +44,7 @@ fn job(result: &JobResult) -> Value {
         "jobname": result.name,
         "groupid": result.group,
         "numjobs": result.numjobs,
-        "error": result.told_error().unwrap_or(0),
+        "error": result.reported_error().unwrap_or(0),
         "job_runtime": runtimes_ns / 1_000_000,
         "read": transfers(result, &result.read),
         "write": transfers(result, &result.write),

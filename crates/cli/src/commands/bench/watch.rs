@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use blockyard::bench::{Moved, Tally};
+use blockyard::bench::{Tally, TallySnapshot};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::fio::Job;
 
@@ -51,10 +51,12 @@ impl Plan {
     }
 
     /// The completed fraction, 0 to 1.
-    fn done(self, elapsed: Duration, moved: Moved) -> f64 {
+    fn done(self, elapsed: Duration, snapshot: TallySnapshot) -> f64 {
         let share = match self {
             Self::Time(all) => elapsed.as_nanos() as f64 / all.0.max(1) as f64,
-            Self::Bytes(all) => (moved.read_bytes + moved.written_bytes) as f64 / all.max(1) as f64,
+            Self::Bytes(all) => {
+                (snapshot.read_bytes + snapshot.written_bytes) as f64 / all.max(1) as f64
+            }
         };
         share.min(1.0)
     }
@@ -70,13 +72,13 @@ pub(super) fn watched<R>(jobs: &[Job], tally: &Tally, work: impl FnOnce() -> R) 
     let plan = Plan::of(jobs);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let (start, mut before) = (Instant::now(), Moved::default());
+            let (start, mut before) = (Instant::now(), TallySnapshot::default());
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let (elapsed, moved) = (start.elapsed(), tally.moved());
-                let done = plan.done(elapsed, moved);
+                let (elapsed, snapshot) = (start.elapsed(), tally.snapshot());
+                let done = plan.done(elapsed, snapshot);
                 progress.at((done * 1000.0) as u64);
-                progress.say(words(before, moved, elapsed, done));
-                before = moved;
+                progress.say(words(before, snapshot, elapsed, done));
+                before = snapshot;
             }
         });
         let result = work();
@@ -86,7 +88,7 @@ pub(super) fn watched<R>(jobs: &[Job], tally: &Tally, work: impl FnOnce() -> R) 
 }
 
 /// `read 812 MiB/s, 208 k/s; 0:07 left`.
-fn words(before: Moved, now: Moved, elapsed: Duration, done: f64) -> String {
+fn words(before: TallySnapshot, now: TallySnapshot, elapsed: Duration, done: f64) -> String {
     let a_second = |amount: u64| (amount as f64 / LOOK_EVERY.as_secs_f64()) as u64;
     let side = |name, ios: u64, bytes: u64| {
         let rate = human_size(a_second(bytes));
@@ -124,7 +126,7 @@ mod tests {
             timed("10", &[("stonewall", "1")])
         }];
         assert_eq!(Plan::of(&jobs), Plan::Time(Nanos::from_ms(17_000)));
-        let half = Plan::of(&jobs).done(Duration::from_millis(8500), Moved::default());
+        let half = Plan::of(&jobs).done(Duration::from_millis(8500), TallySnapshot::default());
         assert!((half - 0.5).abs() < 1e-9);
     }
 
@@ -133,9 +135,10 @@ mod tests {
         let jobs = [job(&[("numjobs", "3"), ("loops", "2")]), job(&[("number_ios", "16")])];
         let all_bytes = (6 << 20) + 16 * 4096;
         assert_eq!(Plan::of(&jobs), Plan::Bytes(all_bytes));
-        let moved = Moved { read_bytes: all_bytes / 4, reads: 9, ..Moved::default() };
-        let done = Plan::Bytes(all_bytes).done(Duration::from_secs(3), moved);
-        let text = words(Moved::default(), moved, Duration::from_secs(3), done);
+        let snapshot =
+            TallySnapshot { read_bytes: all_bytes / 4, reads: 9, ..TallySnapshot::default() };
+        let done = Plan::Bytes(all_bytes).done(Duration::from_secs(3), snapshot);
+        let text = words(TallySnapshot::default(), snapshot, Duration::from_secs(3), done);
         assert!(text.starts_with("read ") && text.ends_with("18 IOPS; 0:09 left"), "{text}");
     }
 }
