@@ -13,7 +13,7 @@ fuzz_target!(|input: &[u8]| {
         start.copy_from_slice(MAGIC);
     }
     if let Ok((header, _)) = Header::read(&image) {
-        let _ = header.info().to_string();
+        let _ = format!("{:?}", header.info());
         let _ = header.to_string();
         for device_len_bytes in [0, 1 << 20, u64::MAX] {
             let key = SecretBytes::zeroed(64);

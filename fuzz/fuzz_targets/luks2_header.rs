@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     }
     seal(&mut image);
     if let Ok((header, notices)) = Header::read(&image) {
-        let _ = header.info().to_string();
+        let _ = format!("{:?}", header.info());
         let _ = header.to_string();
         for notice in &notices {
             let _ = notice.to_string();

@@ -88,7 +88,7 @@ pub mod tune;
 mod volume;
 
 pub use blockyard_crypt::kdf::KdfLimits;
-pub use blockyard_crypt::luks::{Header, Notice};
+pub use blockyard_crypt::luks::{Header, HeaderInfo, Notice};
 pub use blockyard_crypt::luks2::Copy as HeaderCopy;
 pub use blockyard_crypt::plain::PlainOptions;
 pub use blockyard_crypt::secret::SecretBytes;

@@ -19,6 +19,7 @@ mod extent;
 pub mod format;
 pub mod hash;
 mod header_write;
+pub mod info;
 pub mod kdf;
 pub mod keys;
 pub mod luks;

@@ -10,6 +10,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::error::Error;
 use crate::kdf::KdfLimits;
 use crate::params::CryptParams;
@@ -24,6 +26,16 @@ pub enum Header {
     Luks1(luks1::Header),
     /// LUKS2.
     Luks2(luks2::Header),
+}
+
+/// Facts of a header: all of its fields that are not secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum HeaderInfo {
+    /// LUKS1.
+    Luks1(luks1::Info),
+    /// LUKS2.
+    Luks2(luks2::Info),
 }
 
 /// A finding in a readable header that its owner should know.
@@ -198,12 +210,12 @@ impl Header {
         }
     }
 
-    /// All non-secret fields of the header, for `blockyard info --json`.
+    /// The facts of the header.
     #[must_use]
-    pub fn info(&self) -> serde_json::Value {
+    pub fn info(&self) -> HeaderInfo {
         match self {
-            Self::Luks1(header) => header.info(),
-            Self::Luks2(header) => header.info(),
+            Self::Luks1(header) => HeaderInfo::Luks1(header.info()),
+            Self::Luks2(header) => HeaderInfo::Luks2(header.info()),
         }
     }
 }

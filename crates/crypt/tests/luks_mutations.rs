@@ -69,7 +69,7 @@ fn exercise(device: &[u8]) {
             for notice in notices {
                 assert!(notice.to_string().len() < 4096, "{notice}");
             }
-            let _ = (header.to_string(), header.info().to_string());
+            let _ = (header.to_string(), serde_json::to_string(&header.info()).unwrap());
             let limits = KdfLimits { memory_kib_max: 1024, lanes_max: 4, seconds_max: 0 };
             let options = UnlockOptions { keyslot: None, limits };
             if let Ok(unlocked) = header.unlock(&device, &passphrase(), &options) {

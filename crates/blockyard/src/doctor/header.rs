@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use blockyard_crypt::info::{KdfCost, KdfInfo};
+use blockyard_crypt::luks::HeaderInfo;
 
 use super::{Fact, Finding, Weakness};
 
 /// With fewer iterations of PBKDF2, passphrases are tried too fast today; cryptsetup uses a million
 /// and more. Ours.
-const ITERATIONS_MIN: u64 = 100_000;
+const ITERATIONS_MIN: u32 = 100_000;
 /// Ciphers without CPU instructions.
 const SLOW_CIPHERS: [&str; 5] = ["serpent", "twofish", "camellia", "cast5", "cast6"];
 
@@ -16,7 +17,7 @@ const SLOW_CIPHERS: [&str; 5] = ["serpent", "twofish", "camellia", "cast5", "cas
 /// this memory limit; `lacks_trim` is true if only the header could allow TRIM.
 pub(super) fn findings(
     path: &Path,
-    info: &Value,
+    info: &HeaderInfo,
     memory_bytes: u64,
     lacks_trim: bool,
 ) -> Vec<Finding> {
@@ -29,58 +30,87 @@ pub(super) fn findings(
 }
 
 struct Header<'a> {
-    info: &'a Value,
+    info: &'a HeaderInfo,
     memory_bytes: u64,
+}
+
+/// Encryption of a data segment. LUKS1 has no segments: it counts as one.
+struct Segment<'a> {
+    cipher: &'a str,
+    sector_size_bytes: u32,
 }
 
 impl Header<'_> {
     fn is_luks1(&self) -> bool {
-        self.info["type"] == "luks1"
+        matches!(self.info, HeaderInfo::Luks1(_))
     }
 
-    /// LUKS1 has no segments: it counts as one.
-    fn segments(&self) -> Vec<&Value> {
-        match self.info["segments"].as_object() {
-            Some(segments) => segments.values().collect(),
-            None => vec![self.info],
+    fn segments(&self) -> Vec<Segment<'_>> {
+        match self.info {
+            HeaderInfo::Luks1(info) => {
+                let sector_size_bytes = info.sector_size_bytes;
+                vec![Segment { cipher: &info.cipher, sector_size_bytes }]
+            }
+            HeaderInfo::Luks2(info) => {
+                let encrypted = info.segments.values().filter_map(|one| one.encryption.as_ref());
+                let segment = encrypted.map(|encryption| Segment {
+                    cipher: &encryption.cipher,
+                    sector_size_bytes: encryption.sector_size_bytes,
+                });
+                segment.collect()
+            }
         }
     }
 
     fn sectors(&self) -> Option<Fact> {
-        let is_small = |segment: &&Value| segment["sector_size_bytes"] == 512;
+        let is_small = |segment: &Segment<'_>| segment.sector_size_bytes == 512;
         self.segments().into_iter().find(is_small)?;
         Some(Fact::SmallSectors { is_luks1: self.is_luks1() })
     }
 
     fn ciphers(&self) -> Vec<Fact> {
-        let ciphers = self.segments().into_iter().filter_map(|segment| segment["cipher"].as_str());
-        ciphers.filter_map(cipher).collect()
+        self.segments().into_iter().filter_map(|segment| cipher(segment.cipher)).collect()
     }
 
     fn keyslots(&self) -> Vec<Fact> {
-        let keyslots = self.info["keyslots"].as_object();
-        let Some(keyslots) = keyslots.filter(|keyslots| !keyslots.is_empty()) else {
-            return vec![Fact::NoKeyslot];
+        let kdfs: Vec<(u32, Option<&KdfInfo>)> = match self.info {
+            HeaderInfo::Luks1(info) => {
+                info.keyslots.iter().map(|(number, slot)| (*number, Some(&slot.kdf))).collect()
+            }
+            HeaderInfo::Luks2(info) => {
+                info.keyslots.iter().map(|(number, slot)| (*number, slot.kdf.as_ref())).collect()
+            }
         };
-        keyslots.iter().filter_map(|(number, slot)| self.keyslot(number, &slot["kdf"])).collect()
+        if kdfs.is_empty() {
+            return vec![Fact::NoKeyslot];
+        }
+        kdfs.into_iter().filter_map(|(number, kdf)| self.keyslot(number, kdf?)).collect()
     }
 
-    fn keyslot(&self, number: &str, kdf: &Value) -> Option<Fact> {
-        let (keyslot, available_bytes) = (number.to_owned(), self.memory_bytes);
-        if let Some(memory_kib) = kdf["memory_kib"].as_u64() {
-            let needed_bytes = memory_kib.saturating_mul(1024);
-            let fact = Fact::KeyslotMemory { keyslot, needed_bytes, available_bytes };
-            return (needed_bytes > available_bytes).then_some(fact);
+    fn keyslot(&self, number: u32, kdf: &KdfInfo) -> Option<Fact> {
+        let (keyslot, available_bytes) = (number.to_string(), self.memory_bytes);
+        match kdf.cost {
+            KdfCost::Argon2 { memory_kib, .. } => {
+                let needed_bytes = u64::from(memory_kib) * 1024;
+                let fact = Fact::KeyslotMemory { keyslot, needed_bytes, available_bytes };
+                (needed_bytes > available_bytes).then_some(fact)
+            }
+            KdfCost::Pbkdf2 { iterations, .. } => {
+                let is_luks1 = self.is_luks1();
+                let fact =
+                    Fact::KeyslotIterations { keyslot, iterations: iterations.into(), is_luks1 };
+                (iterations < ITERATIONS_MIN).then_some(fact)
+            }
+            KdfCost::Unknown {} => None,
         }
-        let iterations = kdf["iterations"].as_u64()?;
-        let fact = Fact::KeyslotIterations { keyslot, iterations, is_luks1: self.is_luks1() };
-        (iterations < ITERATIONS_MIN).then_some(fact)
     }
 
     fn discards(&self) -> Option<Fact> {
-        let flags = self.info["flags"].as_array();
-        let allowed = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "allow-discards"));
-        (!allowed).then_some(Fact::NoTrim)
+        let is_allowed = match self.info {
+            HeaderInfo::Luks1(_) => false,
+            HeaderInfo::Luks2(info) => info.flags.iter().any(|flag| flag == "allow-discards"),
+        };
+        (!is_allowed).then_some(Fact::NoTrim)
     }
 }
 
@@ -101,41 +131,83 @@ fn cipher(cipher: &str) -> Option<Fact> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    use blockyard_crypt::{luks1, luks2};
 
     use super::*;
 
-    fn luks2(cipher: &str, sector_size_bytes: u32, kdf: &Value, flags: &Value) -> Value {
-        json!({
-            "type": "luks2",
-            "flags": flags,
-            "segments": {"0": {"cipher": cipher, "sector_size_bytes": sector_size_bytes}},
-            "keyslots": {"3": {"kdf": kdf}},
+    /// A header with one segment, and keyslot 3.
+    fn luks2(cipher: &str, sector_size_bytes: u32, kdf: &KdfInfo, flags: &[&str]) -> HeaderInfo {
+        let encryption = luks2::SegmentEncryption {
+            cipher: cipher.into(),
+            cipher_table_based: None,
+            sector_size_bytes,
+            iv_tweak: 0,
+            integrity: None,
+        };
+        let segment = luks2::SegmentInfo {
+            kind: "crypt".into(),
+            offset_bytes: 16 << 20,
+            len_bytes: None,
+            flags: Vec::new(),
+            encryption: Some(encryption),
+        };
+        let keyslot = luks2::KeyslotInfo {
+            kind: "luks2".into(),
+            unbound: false,
+            priority: "normal",
+            key_size_bits: 512,
+            problem: None,
+            area: luks2::AreaInfo {
+                kind: "raw".into(),
+                offset_bytes: 32 << 10,
+                len_bytes: 252 << 10,
+                encryption: None,
+            },
+            kdf: Some(kdf.clone()),
+            af: None,
+        };
+        HeaderInfo::Luks2(luks2::Info {
+            uuid: String::new(),
+            label: String::new(),
+            subsystem: String::new(),
+            seqid: 1,
+            metadata_area_bytes: 16 << 10,
+            keyslots_area_bytes: 1 << 20,
+            flags: flags.iter().map(|flag| (*flag).into()).collect(),
+            requirements: Vec::new(),
+            segments: BTreeMap::from([(0, segment)]),
+            keyslots: BTreeMap::from([(3, keyslot)]),
+            tokens: BTreeMap::new(),
+            digests: BTreeMap::new(),
         })
     }
 
-    fn argon2() -> Value {
-        json!({"type": "argon2id", "time": 4, "memory_kib": 1 << 20, "cpus": 4})
+    fn argon2() -> KdfInfo {
+        let cost = KdfCost::Argon2 { time: 4, memory_kib: 1 << 20, cpus: 4 };
+        KdfInfo { kind: "argon2id".into(), cost }
     }
 
-    fn of(info: &Value, memory_bytes: u64) -> Vec<Fact> {
+    fn of(info: &HeaderInfo, memory_bytes: u64) -> Vec<Fact> {
         let findings = findings("disk.img".as_ref(), info, memory_bytes, true);
         findings.into_iter().map(|one| one.fact).collect()
     }
 
     #[test]
     fn good_header_has_no_findings() {
-        let info = luks2("aes-xts-plain64", 4096, &argon2(), &json!(["allow-discards"]));
+        let info = luks2("aes-xts-plain64", 4096, &argon2(), &["allow-discards"]);
         assert_eq!(of(&info, 1 << 30), []);
-        let info = luks2("aes-xts-plain64", 4096, &argon2(), &json!([]));
+        let info = luks2("aes-xts-plain64", 4096, &argon2(), &[]);
         assert_eq!(findings("disk.img".as_ref(), &info, 1 << 30, false), []);
     }
 
     #[test]
     fn each_defect_of_a_header_is_a_finding() {
-        let (plenty, none) = (1 << 40, json!([]));
-        let weak = json!({"type": "pbkdf2", "hash": "sha1", "iterations": 4000});
-        let allowed = json!(["allow-discards"]);
+        let plenty = 1 << 40;
+        let cost = KdfCost::Pbkdf2 { hash: "sha1".into(), iterations: 4000 };
+        let weak = KdfInfo { kind: "pbkdf2".into(), cost };
+        let allowed = ["allow-discards"];
         let aes = "aes-xts-plain64";
         let weak_cipher =
             |cipher: &str, weakness| Fact::WeakCipher { cipher: cipher.into(), weakness };
@@ -155,7 +227,7 @@ mod tests {
                 plenty,
                 Fact::KeyslotIterations { keyslot: "3".into(), iterations: 4000, is_luks1: false },
             ),
-            (luks2(aes, 4096, &argon2(), &none), plenty, Fact::NoTrim),
+            (luks2(aes, 4096, &argon2(), &[]), plenty, Fact::NoTrim),
             (
                 luks2("serpent-xts-plain64", 4096, &argon2(), &allowed),
                 plenty,
@@ -183,8 +255,16 @@ mod tests {
 
     #[test]
     fn luks1_volume_with_small_sectors_and_a_header_without_keyslots_are_findings() {
-        let info = json!({
-            "type": "luks1", "cipher": "aes-xts-plain64", "sector_size_bytes": 512, "keyslots": {},
+        let info = HeaderInfo::Luks1(luks1::Info {
+            uuid: String::new(),
+            cipher: "aes-xts-plain64".into(),
+            cipher_table_based: Some(false),
+            key_size_bits: 512,
+            hash: "sha256".into(),
+            data_offset_bytes: 2 << 20,
+            sector_size_bytes: 512,
+            keyslots: BTreeMap::new(),
+            digest: luks1::DigestInfo { hash: "sha256".into(), iterations: 1000 },
         });
         let wanted = [Fact::SmallSectors { is_luks1: true }, Fact::NoKeyslot, Fact::NoTrim];
         assert_eq!(of(&info, 1 << 30), wanted);

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use blockyard::{Notice, Volume, header};
+use blockyard::{HeaderInfo, Notice, Volume, header};
 use clap::{Args, ValueHint};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::args::{HeaderArgs, HeaderCopy, ShortHelpArgs};
 use crate::failure::{Failure, printable};
@@ -61,16 +61,50 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     }
 }
 
+/// The JSON of a header.
+#[derive(Serialize)]
+struct HeaderReport {
+    #[serde(flatten)]
+    header: HeaderInfo,
+    notices: Vec<String>,
+}
+
+/// The JSON of a table.
+#[derive(Serialize)]
+struct TableReport<'a> {
+    kind: &'static str,
+    size_bytes: u64,
+    description: &'a str,
+}
+
+/// The JSON of an export.
+#[derive(Serialize)]
+struct ExportReport<'a> {
+    kind: &'static str,
+    uri: String,
+    export: &'a str,
+    description: Option<&'a str>,
+    size_bytes: u64,
+    flags: Vec<&'static str>,
+    block_sizes: Option<BlockSizes>,
+    structured_replies: bool,
+    contexts: &'a [String],
+}
+
+/// The block sizes that a server sends.
+#[derive(Serialize)]
+struct BlockSizes {
+    minimum_bytes: u32,
+    preferred_bytes: u32,
+    maximum_bytes: u32,
+}
+
 fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(), Failure> {
     let place = path.display();
     let (header, notices) = header::read(path, copy.map(Into::into))?;
     let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
     if as_json {
-        let mut info = header.info();
-        if let Value::Object(members) = &mut info {
-            members.insert("notices".into(), json!(notices));
-        }
-        return print(&pretty(&info));
+        return print(&pretty(&HeaderReport { header: header.info(), notices }));
     }
     for notice in &notices {
         say(&format!("warning: {place}: {}", printable(notice)));
@@ -83,35 +117,38 @@ fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {
     let volume = Volume::options().table_text(text).read_only(true).open(path)?;
     let text = volume.describe();
     if as_json {
-        return print(&pretty(&json!({
-            "kind": "table",
-            "size_bytes": volume.len(),
-            "description": text,
-        })));
+        let report = TableReport { kind: "table", size_bytes: volume.len(), description: text };
+        return print(&pretty(&report));
     }
     print(&format!("{}: {text}\n", human_size(volume.len())))
 }
 
 fn show_export(uri: &Uri, as_json: bool) -> Result<(), Failure> {
     let export = Client::connect(uri)?.export(uri)?;
-    print(&if as_json { pretty(&export_json(uri, &export)) } else { export_text(uri, &export) })
+    print(&if as_json {
+        pretty(&ExportReport::of(uri, &export))
+    } else {
+        export_text(uri, &export)
+    })
 }
 
-fn export_json(uri: &Uri, export: &ServerExport) -> Value {
-    let block_sizes = export.block_sizes.map(|[minimum, preferred, maximum]| {
-        json!({"minimum_bytes": minimum, "preferred_bytes": preferred, "maximum_bytes": maximum})
-    });
-    json!({
-        "kind": "nbd",
-        "uri": uri.to_string(),
-        "export": export.name.as_ref().unwrap_or(&uri.export),
-        "description": export.description,
-        "size_bytes": export.size_bytes,
-        "flags": export.flag_names(),
-        "block_sizes": block_sizes,
-        "structured_replies": export.structured_replies,
-        "contexts": export.contexts,
-    })
+impl<'a> ExportReport<'a> {
+    fn of(uri: &'a Uri, export: &'a ServerExport) -> Self {
+        let sizes = export.block_sizes.map(|[minimum_bytes, preferred_bytes, maximum_bytes]| {
+            BlockSizes { minimum_bytes, preferred_bytes, maximum_bytes }
+        });
+        Self {
+            kind: "nbd",
+            uri: uri.to_string(),
+            export: export.name.as_ref().unwrap_or(&uri.export),
+            description: export.description.as_deref(),
+            size_bytes: export.size_bytes,
+            flags: export.flag_names(),
+            block_sizes: sizes,
+            structured_replies: export.structured_replies,
+            contexts: &export.contexts,
+        }
+    }
 }
 
 fn export_text(uri: &Uri, export: &ServerExport) -> String {
@@ -134,7 +171,7 @@ fn export_text(uri: &Uri, export: &ServerExport) -> String {
     text
 }
 
-fn pretty(value: &Value) -> String {
+fn pretty(value: &impl Serialize) -> String {
     ended(&serde_json::to_string_pretty(value).expect("all keys are strings"))
 }
 

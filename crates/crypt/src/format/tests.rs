@@ -1,4 +1,7 @@
 use super::*;
+use crate::info::KdfCost;
+use crate::luks::HeaderInfo;
+use crate::luks2::{DigestBody, Info};
 use crate::source::{HeaderSink, HeaderSource, SourceError};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +21,13 @@ fn refused(device_len: usize, change: &dyn Fn(&mut FormatOptions)) -> String {
     let error = format(&mut device, &passphrase, &options).unwrap_err().to_string();
     assert!(device.iter().all(|byte| *byte == 7), "the device was written: {error}");
     error
+}
+
+fn luks2_info(formatted: &Formatted) -> Info {
+    match formatted.header.info() {
+        HeaderInfo::Luks2(info) => info,
+        HeaderInfo::Luks1(_) => panic!("a LUKS2 volume was formatted"),
+    }
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn format_takes_what_just_fits() {
         let mut device = vec![0; len];
         let formatted = format(&mut device, &SecretBytes::copy_of(b"x"), &options).unwrap();
         assert_eq!(opens(&device, b"x"), Some(true));
-        formatted.header.info()
+        luks2_info(&formatted)
     };
     // A header file, whose data device is as short as a sector.
     let detached = |data_device_len_bytes| {
@@ -77,7 +87,7 @@ fn format_takes_what_just_fits() {
         (options.sector_size_bytes, options.data_offset_bytes) = (512, Some((1 << 20) + 512));
     };
     let info = formatted(2 << 20, &unaligned);
-    assert_eq!(info["keyslots_area_bytes"], (1 << 20) - (32 << 10));
+    assert_eq!(info.keyslots_area_bytes, (1 << 20) - (32 << 10));
     // A file whose last bytes are no sector.
     formatted(DEVICE_LEN + 100, &|options| options.sector_size_bytes = 512);
     // The longest key.
@@ -88,7 +98,7 @@ fn format_takes_what_just_fits() {
     // The longest label.
     let label = "l".repeat(47);
     let info = formatted(DEVICE_LEN, &|options| options.label.clone_from(&label));
-    assert_eq!(info["label"], label);
+    assert_eq!(info.label, label);
 }
 
 #[test]
@@ -145,11 +155,13 @@ fn format_takes_a_given_volume_key_and_measures_what_is_not_forced() {
     let passphrase = SecretBytes::copy_of(b"x");
     let formatted = format(&mut device, &passphrase, &options).unwrap();
     assert_eq!(formatted.volume_key, key);
-    let info = formatted.header.info();
-    let kdf = &info["keyslots"]["0"]["kdf"];
-    assert!((4..).contains(&kdf["time"].as_u64().unwrap()), "{kdf}");
-    assert!((32..=2048).contains(&kdf["memory_kib"].as_u64().unwrap()), "{kdf}");
-    assert!(info["digests"]["0"]["iterations"].as_u64().unwrap() >= 1000);
+    let info = luks2_info(&formatted);
+    let kdf = info.keyslots[&0].kdf.as_ref().unwrap();
+    let KdfCost::Argon2 { time, memory_kib, .. } = kdf.cost else { panic!("{kdf:?}") };
+    assert!(time >= 4 && (32..=2048).contains(&memory_kib), "{kdf:?}");
+    let digest = &info.digests[&0].body;
+    let DigestBody::Pbkdf2 { iterations, .. } = digest else { panic!("{digest:?}") };
+    assert!(*iterations >= 1000);
     let (header, _) = Header::read(&device).unwrap();
     let unlocked =
         header.unlock(&device, &passphrase, &crate::luks::UnlockOptions::default()).unwrap();
@@ -325,9 +337,9 @@ fn keyslot_takes_the_cipher_of_the_data_where_cryptsetup_would() {
         let mut device = vec![0; DEVICE_LEN];
         let passphrase = SecretBytes::copy_of(b"x");
         let formatted = format(&mut device, &passphrase, &options).unwrap();
-        let area = formatted.header.info()["keyslots"]["0"]["area"].clone();
-        assert_eq!(area["cipher"], area_cipher, "{cipher}");
-        assert_eq!(area["key_size_bits"], area_key_size_bits, "{cipher}");
+        let area = luks2_info(&formatted).keyslots[&0].area.encryption.clone().unwrap();
+        assert_eq!(area.cipher, area_cipher, "{cipher}");
+        assert_eq!(area.key_size_bits, area_key_size_bits, "{cipher}");
         let opened = formatted.header.unlock(&device, &passphrase, &Default::default()).unwrap();
         assert_eq!(opened.volume_key, formatted.volume_key, "{cipher}");
     }

@@ -16,6 +16,7 @@ mod info;
 pub(crate) use edit::{Prepared, prepare};
 pub(crate) use format::push_text;
 pub use format::{FormatOptions, format};
+pub use info::{AreaInfo, DigestInfo, Info, KeyslotInfo};
 
 use std::ops::Range;
 

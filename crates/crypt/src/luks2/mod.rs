@@ -27,6 +27,10 @@ pub(crate) use digest::compute as compute_digest;
 pub(crate) use edit::{Prepared, prepare};
 pub use header::Copy;
 pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erased_copies, find_previous};
+pub use info::{
+    AreaEncryption, AreaInfo, DigestBody, DigestInfo, Info, KeyslotInfo, SegmentEncryption,
+    SegmentInfo, TokenInfo,
+};
 pub(crate) use keyslot::{area_len_bytes, material as keyslot_material};
 pub use metadata::Priority;
 pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SALT_LEN_BYTES};

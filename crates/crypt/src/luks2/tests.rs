@@ -109,7 +109,7 @@ fn header_written_by_format_is_read_back() {
     let header = read(&volume().0).unwrap();
     assert_eq!(luks::Header::Luks2(header.clone()).info(), volume().1.header.info());
     assert_eq!(header.seqid(), 1);
-    assert_eq!(header.uuid(), header.info()["uuid"]);
+    assert_eq!(header.uuid(), header.info().uuid);
     assert_eq!(header.uuid().len(), 36);
     let unlocked = unlock(&volume().0, &UnlockOptions::default()).unwrap();
     assert_eq!(unlocked.volume_key, volume().1.volume_key);
@@ -296,7 +296,7 @@ fn unknown_fields_and_tokens_are_kept() {
     document["tokens"]["3"] = json!({"type": "acme", "keyslots": ["0"], "secret": "s"});
     let header = read(&device_with(&document)).unwrap();
     assert_eq!(header.metadata.document, document);
-    let shown = format!("{header}{}", header.info());
+    let shown = format!("{header}{:?}", header.info());
     assert!(shown.contains("acme") && !shown.contains("\"s\""), "{shown}");
 }
 
@@ -590,9 +590,10 @@ fn odd_keyslot_is_shown_with_its_reason_and_the_others_open() {
         let header = read(&device).unwrap();
         let text = header.to_string();
         assert!(text.contains("unusable: ") && text.contains(reason), "{text}");
-        let shown = header.info()["keyslots"]["1"]["problem"].clone();
-        assert!(shown.as_str().unwrap().contains(reason), "{shown}");
-        assert_eq!(header.info()["keyslots"]["0"]["problem"], Value::Null);
+        let keyslots = header.info().keyslots;
+        let shown = keyslots[&1].problem.as_ref().unwrap();
+        assert!(shown.contains(reason), "{shown}");
+        assert_eq!(keyslots[&0].problem, None);
         assert_eq!(unlock(&device, &UnlockOptions::default()).unwrap().keyslot, 0);
         let named = UnlockOptions { keyslot: Some(1), ..UnlockOptions::default() };
         let error = unlock(&device, &named).unwrap_err();
@@ -705,24 +706,28 @@ fn null_cipher_keyslot_is_passed_over_and_shown_as_unusable() {
     let named = UnlockOptions { keyslot: Some(0), ..UnlockOptions::default() };
     assert!(unlock(&device, &named).unwrap_err().contains("encrypts nothing; refused"));
     let header = read(&device).unwrap();
-    let shown = header.info()["keyslots"]["0"]["problem"].clone();
-    assert!(shown.as_str().unwrap().contains("encrypts nothing"), "{shown}");
+    let shown = header.info().keyslots[&0].problem.clone().unwrap();
+    assert!(shown.contains("encrypts nothing"), "{shown}");
 }
 
 #[test]
 fn info_tells_of_tables_in_the_ciphers_of_data_and_keyslots() {
+    let of_data = |header: &Header| {
+        header.info().segments[&0].encryption.as_ref().unwrap().cipher_table_based
+    };
     let header = read(&volume().0).unwrap();
     assert!(!header.to_string().contains("table-based"));
-    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], false);
+    assert_eq!(of_data(&header), Some(false));
     let data = changed("/segments/0/encryption", json!("twofish-xts-plain64"));
     let header = read(&device_with(&data)).unwrap();
     assert!(header.to_string().contains("twofish-xts-plain64, sectors of 4096 bytes, table-based"));
-    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], true);
+    assert_eq!(of_data(&header), Some(true));
     let slot = changed("/keyslots/0/area/encryption", json!("camellia-xts-plain64"));
     let header = read(&device_with(&slot)).unwrap();
     assert!(header.to_string().contains("area camellia-xts-plain64 (512 bits), table-based"));
-    assert_eq!(header.info()["keyslots"]["0"]["area"]["cipher_table_based"], true);
+    let area = header.info().keyslots[&0].area.clone();
+    assert_eq!(area.encryption.unwrap().cipher_table_based, Some(true));
     let unknown = changed("/segments/0/encryption", json!("anubis-xts-plain64"));
     let header = read(&device_with(&unknown)).unwrap();
-    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], Value::Null);
+    assert_eq!(of_data(&header), None);
 }
