@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod config;
 mod failure;
+mod json;
 mod key;
 mod nbd;
 mod output;

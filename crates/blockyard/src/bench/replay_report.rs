@@ -173,7 +173,9 @@ impl ReplayReport {
 }
 
 impl Times {
-    fn of(histogram: &Histogram) -> Self {
+    /// The times in a histogram.
+    #[must_use]
+    pub fn of(histogram: &Histogram) -> Self {
         Self {
             mean: histogram.mean_ns(),
             p50: histogram.permille_within(500).0,

@@ -215,7 +215,7 @@ impl BenchArgs {
         #[cfg(feature = "lab")]
         self.page.write(self.force, fio, (description, conditions), in_use)?;
         match self.json {
-            true => print(&json::report(fio, description, volume, conditions)?),
+            true => print(&json::text(fio, description, volume, conditions)),
             false => {
                 let stages =
                     volume.map_or_else(String::new, |volume| stages::report(&volume.activity()));

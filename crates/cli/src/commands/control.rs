@@ -10,6 +10,7 @@ use clap::{Args, ValueHint};
 
 use crate::args::ShortHelpArgs;
 use crate::failure::Failure;
+use crate::json::pretty;
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::{print, say};
 
@@ -104,8 +105,7 @@ pub(super) struct DeviceArgs {
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let status = Control::at(&args.socket).status()?;
     if args.json {
-        let text = serde_json::to_string_pretty(&status).expect("all keys are strings");
-        return print(&format!("{text}\n"));
+        return print(&pretty(&status));
     }
     print(&text::of(&status))
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use blockyard::Control;
 use blockyard::doctor::{self, Checked, Finding, Serving, Trim};
 use clap::{Args, ValueHint};
-use serde_json::json;
+use serde::Serialize;
 
 use self::words::Words;
 use crate::args::ShortHelpArgs;
 use crate::config::{Config, ExportSpec};
 use crate::failure::Failure;
+use crate::json::pretty;
 use crate::key::KeySource;
 use crate::output::print;
 use crate::volume_spec::Kind;
@@ -53,6 +54,12 @@ pub(crate) struct DoctorArgs {
     help: ShortHelpArgs,
 }
 
+/// The JSON of the findings.
+#[derive(Serialize)]
+struct Report {
+    findings: Vec<Words>,
+}
+
 /// Checks, and prints the findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut findings = doctor::machine();
@@ -73,9 +80,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let findings = each_once(findings);
     if args.json {
-        let words: Vec<Words> = findings.iter().map(Words::of).collect();
-        let text = serde_json::to_string_pretty(&json!({ "findings": words }));
-        return print(&(text.expect("all keys are strings") + "\n"));
+        return print(&pretty(&Report { findings: findings.iter().map(Words::of).collect() }));
     }
     print(&words::text(&findings))
 }

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use blockyard_engine::elevator::{ELEVATORS, ElevatorType, Generation, Tunable};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::args::ShortHelpArgs;
 use crate::failure::Failure;
+use crate::json::pretty;
 use crate::output::print;
 
 /// Width of the lists on a terminal.
@@ -43,9 +44,8 @@ pub(crate) fn run(args: &ElevatorsArgs) -> Result<(), Failure> {
         .filter(|elevator| args.name.as_ref().is_none_or(|name| name == elevator.name))
         .collect();
     if args.json {
-        let all: Vec<Value> = wanted.iter().map(|elevator| json_of(elevator)).collect();
-        let text = serde_json::to_string_pretty(&all).expect("all keys are strings");
-        return print(&format!("{text}\n"));
+        let all: Vec<_> = wanted.iter().map(|elevator| ElevatorReport::of(elevator)).collect();
+        return print(&pretty(&all));
     }
     print(&listing(&wanted))
 }
@@ -57,23 +57,42 @@ fn generation(elevator: &ElevatorType) -> &'static str {
     }
 }
 
-fn json_of(elevator: &ElevatorType) -> Value {
-    let tunable = |tunable: &Tunable| {
-        json!({
-            "name": tunable.name,
-            "default": tunable.default,
-            "min": tunable.min,
-            "max": tunable.max,
-            "unit": tunable.unit,
-            "about": tunable.about,
-        })
-    };
-    json!({
-        "name": elevator.name,
-        "about": elevator.about,
-        "generation": generation(elevator),
-        "tunables": elevator.tunables.iter().map(tunable).collect::<Vec<_>>(),
-    })
+/// The JSON of an elevator.
+#[derive(Serialize)]
+struct ElevatorReport {
+    name: &'static str,
+    about: &'static str,
+    generation: &'static str,
+    tunables: Vec<TunableReport>,
+}
+
+/// The JSON of a tunable.
+#[derive(Serialize)]
+struct TunableReport {
+    name: &'static str,
+    default: u64,
+    min: u64,
+    max: u64,
+    unit: &'static str,
+    about: &'static str,
+}
+
+impl ElevatorReport {
+    fn of(elevator: &ElevatorType) -> Self {
+        Self {
+            name: elevator.name,
+            about: elevator.about,
+            generation: generation(elevator),
+            tunables: elevator.tunables.iter().map(TunableReport::of).collect(),
+        }
+    }
+}
+
+impl TunableReport {
+    fn of(tunable: &Tunable) -> Self {
+        let Tunable { name, default, min, max, unit, about } = *tunable;
+        Self { name, default, min, max, unit, about }
+    }
 }
 
 /// Widths of the columns, over all shown elevators.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::{HeaderArgs, HeaderCopy, ShortHelpArgs};
 use crate::failure::{Failure, printable};
+use crate::json::pretty;
 use crate::nbd::{Client, ServerExport, Uri};
 use crate::output::{print, say};
 use crate::size::human_size;
@@ -169,10 +170,6 @@ fn export_text(uri: &Uri, export: &ServerExport) -> String {
         line("contexts:", &export.contexts.join(" "));
     }
     text
-}
-
-fn pretty(value: &impl Serialize) -> String {
-    ended(&serde_json::to_string_pretty(value).expect("all keys are strings"))
 }
 
 /// Text with exactly one newline at the end.

@@ -14,6 +14,7 @@ use clap::Args;
 
 use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
+use crate::json::pretty;
 use crate::output::print;
 use crate::traces::InputArgs;
 
@@ -96,10 +97,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let (replay, place) = args.play(&trace)?;
     let lines = match args.json {
-        true => {
-            let report = ReplayReport::new(&trace, &replay, &place);
-            serde_json::to_string_pretty(&report).expect("it has no odd keys") + "\n"
-        }
+        true => pretty(&ReplayReport::new(&trace, &replay, &place)),
         false => replay_report::lines(&trace, &replay, &place),
     };
     print(&lines)?;

@@ -9,14 +9,16 @@ use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use blockyard::status::{Activity, KindRequests, Shares, Threads, VolumeStatus};
+use blockyard::limit::Limit;
+use blockyard::status::{Activity, KindRequests, Loss, Shares, State, Threads, VolumeStatus};
 use blockyard::{Control, RequestKind, Stage, Status, StopSignal};
 use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
+use crate::json::{Members, line};
 use crate::output::{print, print_on};
 use crate::size::{human_count, human_size, human_time};
 use crate::stages::verdict;
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         }
         let now = snapshot(args)?;
         let is_read = match (args.json, is_screen) {
-            (true, _) => print_on(&format!("{}\n", json_frame(&now, &before)))?,
+            (true, _) => print_on(&line(&FrameReport::of(&now, &before)))?,
             (false, false) => print_on(&(frame(&now, &before) + "\n"))?,
             (false, true) => print_on(&drawn(&frame(&now, &before)))?,
         };
@@ -155,36 +157,66 @@ fn volumes<'a>(
     })
 }
 
-fn json_frame(now: &Snapshot, before: &Snapshot) -> Value {
-    let seconds = now.at.duration_since(before.at).as_secs_f64();
-    let device = |(device, before): (&VolumeStatus, Activity)| {
+/// The JSON of a frame.
+#[derive(Serialize)]
+struct FrameReport<'a> {
+    seconds: f64,
+    devices: Vec<VolumeReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct VolumeReport<'a> {
+    exports: &'a [String],
+    state: State,
+    loss: Option<&'a Loss>,
+    in_flight: u64,
+    connections: u64,
+    limit: Option<Limit>,
+    /// By kind of requests.
+    #[serde(flatten)]
+    rates: Members<&'static str, RatesReport>,
+    mean_ns: f64,
+    /// By stage.
+    shares: Members<&'static str, f64>,
+}
+
+#[derive(Serialize)]
+struct RatesReport {
+    requests_per_s: f64,
+    bytes_per_s: f64,
+    errors_per_s: f64,
+}
+
+impl<'a> FrameReport<'a> {
+    fn of(now: &'a Snapshot, before: &'a Snapshot) -> Self {
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let devices =
+            volumes(now, before).map(|(device, before)| VolumeReport::of(device, &before, seconds));
+        Self { seconds, devices: devices.collect() }
+    }
+}
+
+impl<'a> VolumeReport<'a> {
+    fn of(device: &'a VolumeStatus, before: &Activity, seconds: f64) -> Self {
         let activity = &device.activity;
-        let mut all = json!({
-            "exports": device.exports,
-            "state": device.state,
-            "loss": device.loss,
-            "in_flight": device.counts.in_flight,
-            "connections": device.counts.connections,
-            "limit": activity.limit_since(&before),
-        });
-        for kind in RequestKind::ALL {
+        let rates = RequestKind::ALL.map(|kind| {
             let (now, before) = (activity.requests.of(kind), before.requests.of(kind));
-            let [requests, bytes, errors] = rates(now, before, seconds);
-            all[kind.name()] = json!({
-                "requests_per_s": requests,
-                "bytes_per_s": bytes,
-                "errors_per_s": errors,
-            });
-        }
+            let [requests_per_s, bytes_per_s, errors_per_s] = rates(now, before, seconds);
+            (kind.name(), RatesReport { requests_per_s, bytes_per_s, errors_per_s })
+        });
         let Shares { stages, mean_ns } = activity.requests.shares_since(&before.requests);
-        all["mean_ns"] = json!(mean_ns);
-        for (stage, share) in Stage::ALL.into_iter().zip(stages) {
-            all["shares"][stage.name()] = json!(share);
+        Self {
+            exports: &device.exports,
+            state: device.state,
+            loss: device.loss.as_ref(),
+            in_flight: device.counts.in_flight,
+            connections: device.counts.connections,
+            limit: activity.limit_since(before),
+            rates: rates.into_iter().collect(),
+            mean_ns,
+            shares: Stage::ALL.map(Stage::name).into_iter().zip(stages).collect(),
         }
-        all
-    };
-    let devices: Vec<Value> = volumes(now, before).map(device).collect();
-    json!({ "seconds": seconds, "devices": devices })
+    }
 }
 
 fn frame(now: &Snapshot, before: &Snapshot) -> String {
@@ -238,6 +270,8 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn snapshot(requests: u64, busy_ns: u64, at: Instant) -> Snapshot {
@@ -276,7 +310,7 @@ mod tests {
             assert!(frame.contains(part), "{part}\n{frame}");
         }
         assert!(!frame.contains('\u{1b}'), "a name must not steer the terminal");
-        let json = json_frame(&now, &before);
+        let json = serde_json::to_value(FrameReport::of(&now, &before)).unwrap();
         assert_eq!(json["devices"][0]["read"]["bytes_per_s"], 8_388_608.0);
         assert_eq!(json["devices"][0]["limit"]["party"], "the device");
     }

@@ -2,6 +2,7 @@
 //!
 //! The format is in [`blockyard_workload::trace`]. The server writes the file.
 
+mod json;
 mod text;
 
 use std::io::{self, BufWriter};
@@ -13,9 +14,11 @@ use blockyard_workload::trace::{Summary, Writer};
 use clap::{Args, Subcommand, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use self::json::{BioReport, SummaryReport};
 use super::control::DeviceArgs;
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
+use crate::json::{line, pretty};
 use crate::output::{InUse, Output, print, say};
 use crate::traces::InputArgs;
 
@@ -170,7 +173,7 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
     }
     for bios in trace.bios[..count].chunks(LINES) {
         let lines: String = match args.json {
-            true => bios.iter().map(|bio| format!("{}\n", text::bio_json(bio))).collect(),
+            true => bios.iter().map(|bio| line(&BioReport::of(bio))).collect(),
             false => bios.iter().map(text::bio).collect(),
         };
         print(&lines)?;
@@ -182,7 +185,7 @@ fn summary(args: &SummaryArgs) -> Result<(), Failure> {
     let trace = args.input.read()?;
     let summary = Summary::of(&trace);
     match args.json {
-        true => print(&format!("{:#}\n", text::summary_json(&trace, &summary))),
+        true => print(&pretty(&SummaryReport::of(&trace, &summary))),
         false => print(&text::summary(&trace, &summary)),
     }
 }

@@ -44,7 +44,9 @@ impl PageArgs {
         in_use: &InUse,
     ) -> Result<(), Failure> {
         let Some(output) = self.output(force) else { return Ok(()) };
-        let run = Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
+        let report = json::Report::of(fio, description);
+        let report = serde_json::to_value(report).expect("all keys are strings");
+        let run = Run::of("this run", &report).map_err(Failure::failed)?;
         let listing =
             Listing { title: "Output in fio's format".into(), text: print_all(&fio.listed()) };
         let mut page = compare::page(description, &[run]);

@@ -1,13 +1,11 @@
-//! A trace as lines and as JSON.
+//! A trace as lines of text.
 
 use std::fmt::Write as _;
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::time::Nanos;
-use blockyard_workload::fio::Histogram;
 use blockyard_workload::replay::op_name;
 use blockyard_workload::trace::{OpSummary, Summary, Trace, TracedBio};
-use serde_json::{Value, json};
 
 use crate::failure::printable;
 use crate::size::human_size;
@@ -38,23 +36,6 @@ pub(super) fn bio(bio: &TracedBio) -> String {
         bio.sector,
         bio.sectors
     )
-}
-
-/// One bio as JSON.
-pub(super) fn bio_json(bio: &TracedBio) -> Value {
-    json!({
-        "start_ns": bio.start.0,
-        "op": op_name(bio.op),
-        "fua": bio.fua,
-        "preflush": bio.preflush,
-        "sync": bio.sync,
-        "sector": bio.sector,
-        "sectors": bio.sectors,
-        "submitter": bio.submitter,
-        "priority": bio.priority.to_string(),
-        "latency_ns": bio.completion.map(|end| end.latency.0),
-        "status": bio.completion.map(|end| end.status.to_string()),
-    })
 }
 
 /// Statistics as text.
@@ -138,69 +119,4 @@ fn op_line(op: &OpSummary) -> String {
 
 fn percent(part: u64, of: u64) -> String {
     format!("{:.0} %", part as f64 * 100.0 / of.max(1) as f64)
-}
-
-/// Statistics as JSON.
-pub(super) fn summary_json(trace: &Trace, summary: &Summary) -> Value {
-    let ops: Vec<Value> = summary.ops.iter().map(op_json).collect();
-    let slices = summary.slices.iter().map(|slice| {
-        json!({
-            "start_ns": slice.start.0,
-            "bios": slice.bios,
-            "bytes": slice.bytes,
-            "depth": slice.depth,
-        })
-    });
-    let slices: Vec<Value> = slices.collect();
-    let submitters = summary.submitters.iter().map(|((number, priority), of)| {
-        json!({
-            "submitter": number,
-            "priority": priority.to_string(),
-            "bios": of.count,
-            "bytes": of.bytes,
-        })
-    });
-    let submitters: Vec<Value> = submitters.collect();
-    json!({
-        "export": trace.header.export,
-        "volume_bytes": trace.header.volume_bytes,
-        "sector_bytes": trace.header.sector_bytes,
-        "began_unix_ns": trace.header.began_unix_ns,
-        "length_ns": summary.length.0,
-        "lost": trace.end.lost,
-        "cut_off_at_bytes": trace.end.cut_off_at_bytes,
-        "bios": summary.count(),
-        "bytes": summary.bytes(),
-        "sequential_to_any": summary.sequential_to_any,
-        "depth_max": summary.depth_max,
-        "ops": ops,
-        "submitters": submitters,
-        "over_time": slices,
-    })
-}
-
-fn op_json(op: &OpSummary) -> Value {
-    let sizes: Vec<Value> =
-        op.sizes.iter().map(|(size, count)| json!({ "bytes": size, "bios": count })).collect();
-    json!({
-        "op": op_name(op.op),
-        "bios": op.count,
-        "bytes": op.bytes,
-        "sequential": op.sequential,
-        "sync": op.sync,
-        "fua": op.fua,
-        "errors": op.errors,
-        "not_ended": op.not_ended,
-        "sizes": sizes,
-        "latency_ns": latency_json(&op.latency),
-    })
-}
-
-fn latency_json(latency: &Histogram) -> Value {
-    json!({
-        "mean": latency.mean_ns(),
-        "p50": latency.permille_within(500).0,
-        "p99": latency.permille_within(990).0,
-        "max": latency.max().0,
-    })
 }
