@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use blockyard::header::{self, Difference, FLAGS, Writer};
+use blockyard_crypt::luks::HeaderInfo;
 use clap::{Args, Subcommand, ValueHint};
-use serde_json::Value;
 
 use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
@@ -253,9 +253,12 @@ fn flags(args: &FlagsArgs) -> Result<(), Failure> {
     let path = args.place.path();
     if args.flags.is_empty() && !args.none {
         let (header, _) = header::read(path, None)?;
-        let info = header.info();
-        let flags = info["flags"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        return print(&flags.map(|flag| format!("{}\n", printable(flag))).collect::<String>());
+        let flags = match header.info() {
+            HeaderInfo::Luks1(_) => Vec::new(),
+            HeaderInfo::Luks2(info) => info.flags,
+        };
+        let lines = flags.iter().map(|flag| format!("{}\n", printable(flag)));
+        return print(&lines.collect::<String>());
     }
     let flags: Vec<_> = args.flags.iter().map(String::as_str).collect();
     header::set_flags(path, &flags)?;

@@ -1,15 +1,19 @@
 //! `blockyard key`: the keyslots of a volume, with the words of cryptsetup.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use blockyard::keys::{Keyslots, NewKeyslot, Opener, Priority, read_secret};
 use blockyard::{KdfLimits, Key, header};
+use blockyard_crypt::luks::HeaderInfo;
+use blockyard_crypt::luks2;
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::args::{CostArgs, HeaderPlaceArgs, HelpArgs, KeyArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
+use crate::json;
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::{print, say};
 use crate::size::parse_size;
@@ -479,26 +483,42 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         let notice = printable(&notice.to_string());
         say(&format!("warning: {}: {notice}", args.place.path().display()));
     }
-    let info = header.info();
-    let keyslots = &info["keyslots"];
-    if args.json {
-        return print(&format!("{}\n", json!({ "keyslots": keyslots })));
+    match header.info() {
+        HeaderInfo::Luks1(info) => print_keyslots(&info.keyslots, args.json, |keyslot| {
+            printable(&keyslot.kdf.kind)
+        }),
+        HeaderInfo::Luks2(info) => print_keyslots(&info.keyslots, args.json, facts),
     }
-    let lines = keyslots.as_object().into_iter().flatten();
-    print(&lines.map(|(number, keyslot)| line(number, keyslot)).collect::<String>())
 }
 
-/// One keyslot: its number, its KDF, and what is unusual about it.
-fn line(number: &str, keyslot: &Value) -> String {
-    let text = |value: &Value| value.as_str().map(printable);
-    let mut words = vec![text(&keyslot["kdf"]["type"]).unwrap_or_else(|| "unusable".to_owned())];
-    if let Some(cipher) = text(&keyslot["area"]["cipher"]) {
-        words.push(cipher);
+/// The keyslots of a header, as `--json` prints them.
+#[derive(Serialize)]
+struct KeyslotList<'a, T> {
+    keyslots: &'a BTreeMap<u32, T>,
+}
+
+/// Prints the keyslots as JSON, or a line for each.
+fn print_keyslots<T: Serialize>(
+    keyslots: &BTreeMap<u32, T>,
+    as_json: bool,
+    facts: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    if as_json {
+        return print(&json::line(&KeyslotList { keyslots }));
     }
-    words.extend(
-        text(&keyslot["priority"]).filter(|it| it != "normal").map(|it| format!("priority {it}")),
-    );
-    words.extend((keyslot["unbound"] == true).then(|| "unbound".to_owned()));
-    words.extend(text(&keyslot["problem"]));
-    format!("{number}: {}\n", words.join(", "))
+    let lines = keyslots.iter().map(|(number, keyslot)| format!("{number}: {}\n", facts(keyslot)));
+    print(&lines.collect::<String>())
+}
+
+/// Facts of a LUKS2 keyslot: its KDF, and what is unusual about it.
+fn facts(keyslot: &luks2::KeyslotInfo) -> String {
+    let kdf = keyslot.kdf.as_ref().map_or_else(|| "unusable".to_owned(), |kdf| printable(&kdf.kind));
+    let mut words = vec![kdf];
+    words.extend(keyslot.area.encryption.as_ref().map(|area| printable(&area.cipher)));
+    if keyslot.priority != "normal" {
+        words.push(format!("priority {}", keyslot.priority));
+    }
+    words.extend(keyslot.unbound.then(|| "unbound".to_owned()));
+    words.extend(keyslot.problem.as_deref().map(printable));
+    words.join(", ")
 }

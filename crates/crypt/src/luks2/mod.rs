@@ -6,7 +6,7 @@
 //! | `tree.rs`, `metadata.rs`, `check.rs` | JSON with limits, as types, with its rules |
 //! | `keyslot.rs`, `digest.rs` | from a passphrase to a verified volume key |
 //! | `new_keyslot.rs`, `edit.rs` | new keyslots; plans of changed headers |
-//! | `info.rs` | the output of `blockyard info` |
+//! | `info.rs` | facts of a header, as types and as text |
 //! | `repair.rs` | one copy from the other |
 //!
 //! Sources: the LUKS2 On-Disk Format Specification 1.1 and, where it is open, cryptsetup 2.6.

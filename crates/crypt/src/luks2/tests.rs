@@ -711,6 +711,25 @@ fn null_cipher_keyslot_is_passed_over_and_shown_as_unusable() {
 }
 
 #[test]
+fn json_of_a_keyslot_of_another_type_lacks_the_members_of_its_key() {
+    let keyslot = |document: &Value| {
+        let header = luks::Header::Luks2(read(&device_with(document)).unwrap());
+        let shown = serde_json::to_value(header.info()).unwrap();
+        assert_eq!(shown.as_object().unwrap().keys().next().unwrap(), "type");
+        shown["keyslots"]["0"].clone()
+    };
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let usual = keyslot(&document());
+    let all = ["type", "unbound", "priority", "key_size_bits", "problem", "area", "kdf", "af"];
+    assert_eq!(names(&usual), all);
+    assert!(usual["problem"].is_null());
+    assert_eq!(usual["area"]["cipher"], "aes-xts-plain64");
+    let other = keyslot(&changed("/keyslots/0/type", json!("reencrypt")));
+    assert_eq!(names(&other), all[..6]);
+    assert_eq!(names(&other["area"]), ["type", "offset_bytes", "len_bytes"]);
+}
+
+#[test]
 fn info_tells_of_tables_in_the_ciphers_of_data_and_keyslots() {
     let of_data = |header: &Header| {
         header.info().segments[&0].encryption.as_ref().unwrap().cipher_table_based
