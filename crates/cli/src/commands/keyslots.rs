@@ -484,9 +484,9 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         say(&format!("warning: {}: {notice}", args.place.path().display()));
     }
     match header.info() {
-        HeaderInfo::Luks1(info) => print_keyslots(&info.keyslots, args.json, |keyslot| {
-            printable(&keyslot.kdf.kind)
-        }),
+        HeaderInfo::Luks1(info) => {
+            print_keyslots(&info.keyslots, args.json, |keyslot| printable(&keyslot.kdf.kind))
+        }
         HeaderInfo::Luks2(info) => print_keyslots(&info.keyslots, args.json, facts),
     }
 }
@@ -512,7 +512,8 @@ fn print_keyslots<T: Serialize>(
 
 /// Facts of a LUKS2 keyslot: its KDF, and what is unusual about it.
 fn facts(keyslot: &luks2::KeyslotInfo) -> String {
-    let kdf = keyslot.kdf.as_ref().map_or_else(|| "unusable".to_owned(), |kdf| printable(&kdf.kind));
+    let kdf =
+        keyslot.kdf.as_ref().map_or_else(|| "unusable".to_owned(), |kdf| printable(&kdf.kind));
     let mut words = vec![kdf];
     words.extend(keyslot.area.encryption.as_ref().map(|area| printable(&area.cipher)));
     if keyslot.priority != "normal" {
