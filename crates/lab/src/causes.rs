@@ -25,8 +25,10 @@ const PIPELINE_METRICS: &[&str] = &[
     "cpus_of_writer",
     "batch_writes",
     "unsorted_batches",
+    "cpu_per_write",
 ];
-const QUEUE_METRICS: &[&str] = &["write_request_bytes", "write_bios_merged", "mixed_requests"];
+const QUEUE_METRICS: &[&str] =
+    &["write_request_bytes", "write_bios_merged", "mixed_requests", "mixed_share"];
 const PAGES_METRICS: &[&str] = &[
     "time_per_write",
     "time_share",
@@ -72,7 +74,7 @@ pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
     if let Some(causes) = &causes.null {
         rows.extend(null(causes));
     } else if let Some(crypt) = &causes.crypt {
-        rows.extend(pipeline(crypt));
+        rows.extend(pipeline(crypt, outcome));
         rows.extend(queue(crypt, causes));
         rows.extend(pages(crypt, outcome));
     }
@@ -85,6 +87,7 @@ fn queue(crypt: &CryptCauses, causes: &Causes) -> Vec<Measured> {
         ("write_request_bytes", mean(causes.write_sectors * 512, requests)),
         ("write_bios_merged", 1.0 - mean(requests, crypt.write_bios.max(1))),
         ("mixed_requests", causes.mixed_write_requests as f64),
+        ("mixed_share", mean(causes.mixed_write_requests, requests)),
     ]
     .map(|(metric, value)| Measured { row: QUEUE.into(), metric, value })
     .into()
@@ -112,7 +115,7 @@ fn null(causes: &NullCauses) -> Vec<Measured> {
     .into()
 }
 
-fn pipeline(crypt: &CryptCauses) -> Vec<Measured> {
+fn pipeline(crypt: &CryptCauses, outcome: &Outcome) -> Vec<Measured> {
     [
         ("part_bytes", mean(crypt.cipher_bytes, crypt.parts)),
         ("workers_per_write", crypt.workers_per_write.median() as f64),
@@ -123,6 +126,7 @@ fn pipeline(crypt: &CryptCauses) -> Vec<Measured> {
         ("cpus_of_writer", crypt.cpus_of_writer_max() as f64),
         ("batch_writes", mean(crypt.batched_writes, crypt.batches)),
         ("unsorted_batches", crypt.unsorted_batches as f64),
+        ("cpu_per_write", mean(outcome.cpu_busy.0, crypt.write_bios) / 1e9),
     ]
     .map(|(metric, value)| Measured { row: PIPELINE.into(), metric, value })
     .into()

@@ -168,8 +168,8 @@ fn plot(key: &(String, &'static str), runs: &[Run]) -> Option<Plot> {
     let series: Vec<Series> = runs.iter().filter_map(series).collect();
     (!series.is_empty()).then(|| Plot {
         title: format!("{}, {}: completion latency", key.0, key.1),
-        x: Axis { label: "percentile".into(), log: false },
-        y: Axis { label: "latency, us".into(), log: true },
+        x: Axis { label: "percentile".into(), log: false, shows: None },
+        y: Axis { label: "latency, us".into(), log: true, shows: None },
         series,
     })
 }

@@ -20,9 +20,10 @@ use blockyard_workload::replay::Replay;
 use blockyard_workload::tiotest::{self, Tiotest};
 
 use super::causes;
+use super::fio_report;
 use super::observe::{PlotData, PlotObserver};
 use super::spec::fit::Point;
-use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
+use super::spec::job::{FSYNC_ROW, FioRows, JobSpec, TOTAL_ROW, fsync_metrics};
 use super::spec::traced::TRACE_ROW;
 use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
@@ -232,14 +233,17 @@ pub(crate) fn run_program<R: Runner>(
             let (measured, listing) = (fsync_rows(&program), program.print());
             Ok((out, Yielded { measured, listing }))
         }
-        JobSpec::Fio(jobs, _) => {
+        JobSpec::Fio(jobs, rows) => {
             let seeded = |job: &Job| {
                 job.clone().with(|job| job.shape.seed = job.shape.seed.wrapping_add(seed))
             };
             let mut program = Fio::new(jobs.iter().map(seeded).collect())
                 .map_err(|error| Error::new(error.to_string()))?;
             let out = runner.run(&mut program, &lens_bytes)?;
-            let (measured, listing) = (fio_rows(&program), program.print());
+            let (mut measured, listing) = (fio_rows(&program), program.print());
+            if *rows == FioRows::Report {
+                measured.extend(program.results().iter().flat_map(fio_report::rows));
+            }
             Ok((out, Yielded { measured, listing }))
         }
         JobSpec::Trace(job) => {
@@ -263,7 +267,9 @@ fn tiotest_rows(program: &Tiotest) -> Vec<Measured> {
         let seconds = result.time.0 as f64 / 1e9;
         let row = result.kind.name();
         rows.push(Measured { row: row.into(), metric: "phase_time", value: seconds });
-        let value = result.bytes as f64 / seconds;
+        let value = result.bytes as f64;
+        rows.push(Measured { row: row.into(), metric: "bytes", value });
+        let value = value / seconds;
         rows.push(Measured { row: row.into(), metric: "rate", value });
         latencies(&mut rows, row, &result.latency);
         total.add(&result.latency);

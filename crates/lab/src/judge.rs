@@ -1,16 +1,18 @@
 //! Judges claims against the results of the runs.
 //!
-//! A claim holds if each of its measures lies within its threshold *at every accepted point and
-//! seed*; the verdict shows the number of those runs. Its negative control must miss the threshold
-//! in every run, or keep a threshold of its own. Published numbers play no part.
+//! At each point (an accepted point of a fit, or a world of an ensemble) a measure is the median over
+//! the seeds. A claim holds if each of its measures lies within its threshold at *every* point; the
+//! verdict has the number of points at which it does. Its negative control must miss the threshold
+//! at every point, or keep a threshold of its own; without that the claim has no verdict. The bands
+//! of sizes have a count of their own. Published numbers play no part.
 
 use std::collections::BTreeMap;
 
-use blockyard_report::Claim;
+use blockyard_report::{Claim, Held};
 
 use super::execute::Done;
 use super::measured::measured;
-use super::results::{Place, interval};
+use super::results::interval;
 use super::rules;
 use super::spec::claim::{ClaimSpec, Control, Judge};
 use super::spec::measure::{Bounds, Cells, Measure, Quantity, Side};
@@ -58,13 +60,13 @@ pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
         Judge::Check(id) => rule(claim, id, seed),
         Judge::Unjudged { why, .. } => Claim { threshold: format!("no verdict: {why}"), ..claim },
         Judge::Measures { measures, control } => {
-            let verdicts = verdicts(measures, done, "");
-            let held = verdicts.values().filter(|held| **held).count();
-            let claim = Claim {
-                holds: (!verdicts.is_empty()).then_some(held == verdicts.len()),
-                ours: counted(claim.ours, held, verdicts.len()),
-                ..claim
-            };
+            let held = held(measures, done, "", |measure, value| measure.bounds.have(value));
+            let sized: Vec<Measure> =
+                measures.iter().filter(|measure| measure.size.is_some()).cloned().collect();
+            let size = self::held(&sized, done, "", |measure, value| {
+                measure.size.is_none_or(|(low, high)| (low..=high).contains(&value))
+            });
+            let claim = Claim { ours: counted(claim.ours, held), held, size, ..claim };
             match control {
                 Some(control) => controlled(claim, measures, control, done),
                 None => claim,
@@ -78,67 +80,101 @@ fn rule(claim: Claim, id: &str, seed: u64) -> Claim {
     let Some(check) = rules::find(id) else { return claim };
     let verdicts: Vec<_> =
         (0..RULE_SEEDS).map(|more| (check.run)(seed.wrapping_add(more))).collect();
-    let held = verdicts.iter().filter(|verdict| verdict.holds).count();
+    let of = verdicts.len();
+    let held = Held { at: verdicts.iter().filter(|verdict| verdict.holds).count(), of };
     let as_it_must = verdicts.iter().filter(|verdict| verdict.control_holds == Some(true)).count();
+    let as_it_must = Held { at: as_it_must, of };
     let first = verdicts[0].clone();
-    Claim {
+    let claim = Claim {
         threshold: check.about.into(),
-        ours: counted(first.ours, held, verdicts.len()),
-        holds: Some(held == verdicts.len()),
-        control: first.control.map(|control| counted(control, as_it_must, verdicts.len())),
-        control_holds: first.control_holds.map(|_| as_it_must == verdicts.len()),
+        ours: counted(first.ours, Some(held)),
+        held: Some(held),
         ..claim
+    };
+    match first.control {
+        None => claim,
+        Some(control) => with_control(claim, counted(control, Some(as_it_must)), as_it_must),
     }
 }
 
 fn controlled(claim: Claim, own: &[Measure], control: &Control, done: &Done) -> Claim {
     let key = control_key(&control.set);
     let measures = if control.measures.is_empty() { own } else { &control.measures };
-    let verdicts = verdicts(measures, done, &key);
-    if verdicts.is_empty() {
+    let Some(kept) = held(measures, done, &key, |measure, value| measure.bounds.have(value)) else {
         return claim;
-    }
+    };
     let must_hold = !control.measures.is_empty();
-    let as_it_must = verdicts.values().filter(|held| **held == must_hold).count();
+    let as_it_must = match must_hold {
+        true => kept,
+        false => Held { at: kept.of - kept.at, of: kept.of },
+    };
     let must = if must_hold { threshold(measures) } else { "must miss the threshold".into() };
-    let found = counted(ours(measures, done, &key), as_it_must, verdicts.len());
+    let found = counted(ours(measures, done, &key), Some(as_it_must));
+    let what = if key.is_empty() { "other variants" } else { &key };
+    with_control(claim, format!("{what}: {must}; {found}"), as_it_must)
+}
+
+/// The claim with the outcome of its control: without a verdict if the control fails anywhere,
+/// because then the mechanism does not explain the result.
+fn with_control(claim: Claim, control: String, as_it_must: Held) -> Claim {
+    let works = as_it_must.everywhere();
     Claim {
-        control: Some(format!("{key}: {must}; {found}")),
-        control_holds: Some(as_it_must == verdicts.len()),
+        control: Some(control),
+        control_holds: Some(works),
+        held: claim.held.filter(|_| works),
+        size: claim.size.filter(|_| works),
         ..claim
     }
 }
 
-fn counted(text: String, held: usize, all: usize) -> String {
-    if all > 1 { format!("{text}; in {held} of {all} runs") } else { text }
+fn counted(text: String, held: Option<Held>) -> String {
+    match held {
+        Some(Held { at, of }) if of > 1 => format!("{text}; at {at} of {of} points"),
+        _ => text,
+    }
 }
 
-/// Tells for each run with all measures whether all lie within their thresholds.
-fn verdicts(measures: &[Measure], done: &Done, control: &str) -> BTreeMap<Place, bool> {
-    let mut verdicts: Option<BTreeMap<Place, bool>> = None;
+/// Number of the points at which the medians of all measures are inside; `None` without a point at
+/// which all were measured.
+fn held(
+    measures: &[Measure],
+    done: &Done,
+    control: &str,
+    inside: impl Fn(&Measure, f64) -> bool,
+) -> Option<Held> {
+    let mut points: Option<BTreeMap<usize, bool>> = None;
     for measure in measures {
-        let found = measured(measure, done, control);
-        let inside = |value: f64| measure.bounds.have(value);
-        verdicts = Some(match verdicts {
-            None => found.into_iter().map(|(place, value)| (place, inside(value))).collect(),
+        let found = medians(measure, done, control);
+        let is_inside = |point: &usize| found.get(point).map(|value| inside(measure, *value));
+        points = Some(match points {
+            None => found.keys().filter_map(|point| Some((*point, is_inside(point)?))).collect(),
             Some(before) => before
                 .into_iter()
-                .filter_map(|(place, held)| {
-                    found.get(&place).map(|value| (place, held && inside(*value)))
-                })
+                .filter_map(|(point, held)| Some((point, held && is_inside(&point)?)))
                 .collect(),
         });
     }
-    verdicts.unwrap_or_default()
+    let points = points.filter(|points| !points.is_empty())?;
+    Some(Held { at: points.values().filter(|held| **held).count(), of: points.len() })
+}
+
+/// The median over the seeds at each point.
+fn medians(measure: &Measure, done: &Done, control: &str) -> BTreeMap<usize, f64> {
+    let mut by_point: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for ((point, _), value) in measured(measure, done, control) {
+        by_point.entry(point).or_default().push(value);
+    }
+    let median = |(point, values)| Some((point, interval(values)?.median));
+    by_point.into_iter().filter_map(median).collect()
 }
 
 /// Results as text.
 fn ours(measures: &[Measure], done: &Done, control: &str) -> String {
     let one = |measure: &Measure| {
-        let places = measured(measure, done, control);
-        let shown = match interval(places.values().copied()) {
+        let points = medians(measure, done, control);
+        let shown = match interval(points.values().copied()) {
             None => "not run".into(),
-            Some(found) if places.len() == 1 => number(measure, found.median),
+            Some(found) if points.len() == 1 => number(measure, found.median),
             Some(found) => {
                 let [low, median, high] =
                     [found.low, found.median, found.high].map(|value| number(measure, value));
@@ -201,6 +237,10 @@ fn quantity_name(quantity: &Quantity) -> String {
             }
         }
         Quantity::Ratio(of, to) => format!("{of} / {to}"),
+        Quantity::RatioOfRatios(sides) => {
+            let [of, to, of_other, to_other] = &**sides;
+            format!("({of} / {to}) / ({of_other} / {to_other})")
+        }
         Quantity::Recovered(sides) => {
             let [loss, mended, without] = &**sides;
             format!("of {loss} less {without}, share recovered by {mended}")
@@ -215,6 +255,7 @@ fn number(measure: &Measure, value: f64) -> String {
         Some(Base::Fraction) => format!("{:.1} %", value * 100.0),
         Some(Base::BytesPerSecond) => format!("{:.2} MiB/s", value / 1_048_576.0),
         Some(Base::PerSecond) => format!("{value:.0}/s"),
+        Some(Base::Bytes) => format!("{value:.0} B"),
         _ if value.abs() < 0.1 && value != 0.0 => format!("{value:.4}"),
         _ => format!("{value:.3}"),
     }

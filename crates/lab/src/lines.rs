@@ -23,7 +23,7 @@ pub(crate) struct Lines {
     pub(crate) variants: BTreeSet<String>,
 }
 
-/// The lines of all variants whose job has `result_line`, a listing for each grid.
+/// The lines of all variants whose job has result lines, a listing for each grid.
 pub(crate) fn result_lines(
     experiment: &Experiment,
     variants: &[&Variant],

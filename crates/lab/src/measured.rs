@@ -68,6 +68,9 @@ impl PerRun {
         let one = |cell: usize| match quantity {
             Quantity::Value(_) => number(0, cell),
             Quantity::Ratio(..) => number(0, cell) / number(1, cell),
+            Quantity::RatioOfRatios(_) => {
+                number(0, cell) / number(1, cell) / (number(2, cell) / number(3, cell))
+            }
             Quantity::Recovered(_) => {
                 (number(0, cell) - number(1, cell)) / (number(0, cell) - number(2, cell))
             }

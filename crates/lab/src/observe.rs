@@ -13,8 +13,10 @@ use blockyard_sim::world::{Event, Observer};
 
 /// Limit of the points of a plotted series.
 const POINTS_MAX: usize = 2_000;
-/// Points of a plotted distribution.
-const QUANTILES: usize = 200;
+/// A point of a plotted distribution covers this part of all that take longer.
+const TAIL_STEP: usize = 20;
+/// Number of successive requests in a plot.
+const SUCCESSIVE: usize = 400;
 
 /// A bio in flight.
 #[derive(Clone, Copy, Debug)]
@@ -167,13 +169,14 @@ impl Follower {
 /// Series of a run for plots; times are in seconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlotData {
-    /// Latency, and the share of synchronous bios up to it.
+    /// Latency, and the share of synchronous bios that take as long or longer. The points are dense
+    /// in the tail.
     pub(crate) latency: Vec<(f64, f64)>,
     /// Time, and first byte of a request in MiB from the start of the device.
     pub(crate) head: Vec<(f64, f64)>,
     /// Time, and number of bios in queue and device.
     pub(crate) depth: Vec<(f64, f64)>,
-    /// Start, end and thread of each request at the device.
+    /// Start, end and thread of successive requests at the device, from the second half of the run.
     pub(crate) served: Vec<(f64, f64, u32)>,
 }
 
@@ -187,7 +190,7 @@ struct Recording {
     sync_took: Vec<Nanos>,
     head: Thin<(f64, f64)>,
     depth: Thin<(f64, f64)>,
-    served: Thin<(f64, f64, u32)>,
+    served: Successive<(f64, f64, u32)>,
 }
 
 impl PlotObserver {
@@ -199,13 +202,7 @@ impl PlotObserver {
     pub(crate) fn plot_data(self) -> Option<PlotData> {
         let Recording { mut sync_took, head, depth, served, .. } = *self.0?;
         sync_took.sort_unstable();
-        let points = QUANTILES.min(sync_took.len());
-        let point = |n: usize| {
-            let place = (sync_took.len() - 1) * n / points.max(2).saturating_sub(1);
-            let share = (place + 1) as f64 / sync_took.len() as f64;
-            (seconds(sync_took[place]), share)
-        };
-        let latency = (0..points).map(point).collect();
+        let latency = tail(&sync_took);
         Some(PlotData { latency, head: head.kept, depth: depth.kept, served: served.kept })
     }
 }
@@ -231,6 +228,22 @@ impl Observer for PlotObserver {
             _ => {}
         }
     }
+}
+
+/// Points of the distribution of ascending times: the longest, then ever larger shares of all.
+fn tail(ascending: &[Nanos]) -> Vec<(f64, f64)> {
+    let all = ascending.len();
+    let mut points = Vec::new();
+    let mut longer = 1;
+    while longer <= all {
+        points.push((seconds(ascending[all - longer]), longer as f64 / all as f64));
+        longer += (longer / TAIL_STEP).max(1);
+    }
+    if let Some(first) = ascending.first() {
+        points.push((seconds(*first), 1.0));
+    }
+    points.reverse();
+    points
 }
 
 fn seconds(time: Nanos) -> f64 {
@@ -264,6 +277,32 @@ impl<T> Thin<T> {
                 number % 2 == 1
             });
             self.every *= 2;
+        }
+    }
+}
+
+/// Keeps successive items from the second half of all: recording starts anew when their number
+/// reaches a power of two.
+#[derive(Debug)]
+struct Successive<T> {
+    kept: Vec<T>,
+    came: u64,
+}
+
+impl<T> Default for Successive<T> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), came: 0 }
+    }
+}
+
+impl<T> Successive<T> {
+    fn push(&mut self, one: T) {
+        self.came += 1;
+        if self.came.is_power_of_two() && self.came > SUCCESSIVE as u64 {
+            self.kept.clear();
+        }
+        if self.kept.len() < SUCCESSIVE {
+            self.kept.push(one);
         }
     }
 }
@@ -317,6 +356,24 @@ mod tests {
             let piece = request(&mut follower, 20 + piece, 1_000 + piece * 8, 8);
             assert_eq!((piece.thread, piece.queued.0), (Some(ThreadId(7)), 10));
         }
+    }
+
+    #[test]
+    fn tail_has_its_longest_times_one_by_one() {
+        let all: Vec<Nanos> = (1..=10_000).map(|ms| Nanos(ms * 1_000_000)).collect();
+        let points = tail(&all);
+        assert!(points.len() < 250 && points.is_sorted(), "{}", points.len());
+        assert_eq!(points[0], (0.001, 1.0));
+        assert_eq!(points[points.len() - 2..], [(9.999, 0.0002), (10.0, 0.0001)]);
+        assert!(tail(&[]).is_empty());
+    }
+
+    #[test]
+    fn successive_items_have_no_gaps_and_come_from_the_second_half() {
+        let mut recorded = Successive::default();
+        (1..=3_000_u64).for_each(|n| recorded.push(n));
+        assert_eq!(recorded.kept.len(), SUCCESSIVE);
+        assert_eq!((recorded.kept[0], recorded.kept[SUCCESSIVE - 1]), (2_048, 2_447));
     }
 
     #[test]

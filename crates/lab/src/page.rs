@@ -1,18 +1,16 @@
 //! Runs one experiment and builds its report.
 
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_report::{
-    Axis, CauseTable, Experiment as Report, Listing, Plot, Series, Style, shown,
-};
+use blockyard_report::{CauseTable, Experiment as Report, Listing, shown};
 use blockyard_sim::world::Causes;
 
 use super::causes::MACHINE;
 use super::execute::{Done, JobDone, Key, Progress, Run, RunOptions, execute, spread};
 use super::judge::{check_rules, control_key, judge};
 use super::lines::result_lines;
-use super::observe::PlotData;
-use super::results::{rows, values};
-use super::search::is_accepted;
+use super::plots::{Plotted, plots};
+use super::results::rows;
+use super::search::{decided, is_accepted, seeds_of};
 use super::spec::claim::{ClaimSpec, Judge};
 use super::spec::fit::Fit;
 use super::spec::grid::Grid;
@@ -35,6 +33,10 @@ pub struct Request {
     pub check: bool,
     /// Record events for plots.
     pub plots: bool,
+    /// Run all seeds, points and grids, where the experiment has a quick run.
+    pub full: bool,
+    /// Rows also of variants that result lines stand for.
+    pub all_rows: bool,
 }
 
 /// Results of an experiment.
@@ -57,26 +59,39 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<Outcome, Error> {
     check_rules(&experiment.claims)?;
-    let variants = chosen(experiment, &request.variants)?;
-    let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
+    let quick = experiment.quick.as_ref().filter(|_| !request.full);
+    let mut variants = chosen(experiment, &request.variants)?;
+    if let Some(quick) = quick.filter(|_| request.variants.is_empty()) {
+        variants.retain(|variant| !quick.leaves_out(variant));
+    }
+    let seeds_max = quick.map_or(usize::MAX, |quick| quick.seeds);
+    let points_max = quick.map_or(usize::MAX, |quick| quick.points);
+    let seeds = match &request.seeds[..] {
+        [] => &experiment.seeds[..seeds_max.min(experiment.seeds.len())],
+        own => own,
+    };
     // Claims are about the complete, unchanged experiment.
     let is_changed = !request.set.is_empty() || request.elevator.is_some();
     let whole = request.variants.is_empty() && !is_changed;
     let mut runs = own_runs(experiment, &variants, seeds, request.plots);
     if whole {
-        runs.extend(control_runs(experiment, seeds));
+        runs.extend(control_runs(experiment, &variants, seeds));
     }
+    runs.retain(|run| run.key.point < points_max);
     let Request { set, elevator, check, .. } = request;
     let (elevator, check) = (elevator.as_ref(), *check);
     let options = RunOptions { experiment, set, elevator, progress, check };
     let done = execute(options, &runs)?;
     let claims = if whole { &experiment.claims[..] } else { &[] };
     let claims = spread(claims, &|_, _| (), |claim| Ok(judge(claim, &done, seeds[0])))?;
-    let (fits, mut warnings) = fits(experiment, &variants, &done, &request.set);
+    let (fits, mut warnings) = fits(experiment, &variants, &done, &request.set, points_max);
     let lines = result_lines(experiment, &variants, &done, &request.set)?;
     // Result lines replace the rows of large grids, except for variants selected by name.
-    let lined = |variant: &&Variant| lines.variants.contains(&variant.name);
-    let shown: Vec<&Variant> = match request.variants.is_empty() {
+    let lined = |variant: &&Variant| {
+        let is_published = experiment.published.iter().any(|row| row.cell.variant == variant.name);
+        lines.variants.contains(&variant.name) && !is_published
+    };
+    let shown: Vec<&Variant> = match request.variants.is_empty() && !request.all_rows {
         true => variants.iter().copied().filter(|variant| !lined(variant)).collect(),
         false => variants.clone(),
     };
@@ -89,7 +104,7 @@ pub fn run(
         claims,
         tables: Vec::new(),
         causes: if shown.is_empty() { Vec::new() } else { causes(&shown, &done) },
-        plots: if request.plots { plots(&shown, &done) } else { Vec::new() },
+        plots: if request.plots { plots(&plotted(&shown, &done)) } else { Vec::new() },
         listings: lines.listings.into_iter().chain(listings(&shown, &done)).collect(),
     };
     warnings.extend(experiment.take_warnings());
@@ -134,13 +149,20 @@ pub(crate) fn own_runs<'a>(
 }
 
 /// Runs of the negative controls; controls with equal settings share runs.
-fn control_runs<'a>(experiment: &'a Experiment, seeds: &[u64]) -> Vec<Run<'a>> {
+fn control_runs<'a>(
+    experiment: &'a Experiment,
+    all: &[&'a Variant],
+    seeds: &[u64],
+) -> Vec<Run<'a>> {
     let mut runs: Vec<Run<'a>> = Vec::new();
     for ClaimSpec { judge, .. } in &experiment.claims {
         let Judge::Measures { measures, control: Some(control) } = judge else { continue };
+        if control.set.is_empty() {
+            continue; // other variants, which run anyway
+        }
         let own = if control.measures.is_empty() { measures } else { &control.measures };
         let names = variants_of(own);
-        let variants = experiment.variants.iter().filter(|variant| names.contains(&variant.name));
+        let variants = all.iter().copied().filter(|variant| names.contains(&variant.name));
         let variants: Vec<&Variant> = variants.collect();
         for mut run in own_runs(experiment, &variants, seeds, false) {
             run.key.control = control_key(&control.set);
@@ -159,6 +181,7 @@ fn fits(
     variants: &[&Variant],
     done: &Done,
     set: &[Override],
+    points_max: usize,
 ) -> (Vec<(String, String)>, Vec<String>) {
     let (mut said, mut warnings) = (Vec::new(), Vec::new());
     for fit in &experiment.fits {
@@ -172,9 +195,13 @@ fn fits(
             said.push((name, text.into()));
             continue;
         }
-        let points = fit.points.len();
-        let Some(accepted) = still_accepted(experiment, fit, done) else {
-            said.push((name, format!("{points} accepted points; their rows were not run")));
+        let points = fit.points.len().min(points_max);
+        let Some(accepted) = still_accepted(experiment, fit, points, done) else {
+            let seeds = match fit.seeds {
+                1 => String::new(),
+                seeds => format!(" with {seeds} seeds"),
+            };
+            said.push((name, format!("{points} accepted points; their rows were not run{seeds}")));
             continue;
         };
         let text = format!("{accepted} of {points} points meet the bound on the calibrated rows");
@@ -188,15 +215,13 @@ fn fits(
 }
 
 /// `None` if a row of the fit was not run.
-fn still_accepted(experiment: &Experiment, fit: &Fit, done: &Done) -> Option<usize> {
-    let seed = experiment.seeds[0];
+fn still_accepted(experiment: &Experiment, fit: &Fit, points: usize, done: &Done) -> Option<usize> {
+    let seeds = seeds_of(experiment, fit);
     let mut accepted = 0;
-    for point in 0..fit.points.len() {
-        let found: Option<Vec<f64>> = fit
-            .accept
-            .iter()
-            .map(|accept| values(done, &accept.cell, "").get(&(point, seed)).copied())
-            .collect();
+    for point in 0..points {
+        let decides = fit.accept.iter();
+        let found: Option<Vec<f64>> =
+            decides.map(|accept| decided(accept, done, point, seeds)).collect();
         accepted += usize::from(is_accepted(experiment, fit, &found?));
     }
     Some(accepted)
@@ -225,10 +250,22 @@ fn conditions(
         conditions.push((format!("box {}", fit.name), sides.join(", ")));
         let rows = fit.accept.iter();
         let rows: Vec<String> =
-            rows.map(|row| format!("{} within {} %", row.cell, row.error_max * 100.0)).collect();
+            rows.map(|row| format!("{row} within {} %", row.error_max * 100.0)).collect();
         conditions.push((format!("accepted {}", fit.name), rows.join(", ")));
     }
+    let has = |of: &&Fit| variants.iter().any(|variant| of.variants.contains(&variant.name));
+    for ensemble in experiment.ensembles.iter().filter(has) {
+        let sides: Vec<String> = ensemble.sides.iter().map(|side| side.path.clone()).collect();
+        let text = format!("{} worlds: {}", ensemble.points.len(), sides.join(", "));
+        conditions.push((format!("ensemble {}", ensemble.name), text));
+    }
     conditions.extend(fits);
+    if let Some(quick) = experiment.quick.as_ref().filter(|_| !request.full) {
+        let left_out = experiment.variants.iter().filter(|one| quick.leaves_out(one)).count();
+        let all = experiment.seeds.len();
+        let text = format!("without --full: {left_out} variants left out, {all} seeds in all");
+        conditions.push(("quick run".into(), text));
+    }
     let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
     conditions.push(("seeds".into(), seeds.join(", ")));
     for set in &request.set {
@@ -322,78 +359,20 @@ fn host_causes(causes: &Causes) -> Vec<String> {
     ]
 }
 
+fn plotted<'a>(variants: &[&'a Variant], done: &'a Done) -> Vec<Plotted<'a>> {
+    let one = |(variant, job): (&Variant, &'a JobDone)| {
+        let series = job.plot_data.as_ref()?;
+        Some(Plotted { job: job.job.clone(), label: label(variant, job), series })
+    };
+    firsts(variants, done).filter_map(one).collect()
+}
+
 fn listings(variants: &[&Variant], done: &Done) -> Vec<Listing> {
     let listing = |(variant, job): (&Variant, &JobDone)| Listing {
         title: format!("{} (first point and seed)", label(variant, job)),
         text: job.listing.clone(),
     };
     firsts(variants, done).map(listing).collect()
-}
-
-/// Plots for each job; variants share a plot if their series can be distinguished.
-fn plots(variants: &[&Variant], done: &Done) -> Vec<Plot> {
-    let mut groups: Vec<(String, Vec<(String, &PlotData)>)> = Vec::new();
-    for (variant, job) in firsts(variants, done) {
-        let Some(plot_data) = &job.plot_data else { continue };
-        let one = (label(variant, job), plot_data);
-        match groups.iter_mut().find(|(name, _)| *name == job.job) {
-            Some((_, group)) => group.push(one),
-            None => groups.push((job.job.clone(), vec![one])),
-        }
-    }
-    let mut plots = Vec::new();
-    for (job, group) in &groups {
-        plots.push(Plot {
-            title: format!("{job}: latency of synchronous bios"),
-            x: Axis { label: "latency, s".into(), log: true },
-            y: Axis { label: "share of bios up to this latency".into(), log: false },
-            series: series(group, Style::Step, |plot_data| plot_data.latency.clone()),
-        });
-        plots.push(Plot {
-            title: format!("{job}: bios in queue and device"),
-            x: time(),
-            y: Axis { label: "bios".into(), log: false },
-            series: series(group, Style::Step, |plot_data| plot_data.depth.clone()),
-        });
-        for one in group {
-            let alone = std::slice::from_ref(one);
-            plots.push(Plot {
-                title: format!("{}: position of the head", one.0),
-                x: time(),
-                y: Axis { label: "position, MiB".into(), log: false },
-                series: series(alone, Style::Points, |plot_data| plot_data.head.clone()),
-            });
-            plots.push(Plot {
-                title: format!("{}: threads at the device", one.0),
-                x: time(),
-                y: Axis { label: "thread".into(), log: false },
-                series: series(alone, Style::Spans, |plot_data| {
-                    let ends = |&(from, to, thread): &(f64, f64, u32)| {
-                        [(from, f64::from(thread)), (to, f64::from(thread))]
-                    };
-                    plot_data.served.iter().flat_map(ends).collect()
-                }),
-            });
-        }
-    }
-    plots
-}
-
-fn time() -> Axis {
-    Axis { label: "time, s".into(), log: false }
-}
-
-fn series(
-    group: &[(String, &PlotData)],
-    style: Style,
-    points: impl Fn(&PlotData) -> Vec<(f64, f64)>,
-) -> Vec<Series> {
-    let one = |(name, plot_data): &(String, &PlotData)| Series {
-        name: name.clone(),
-        style,
-        points: points(plot_data),
-    };
-    group.iter().map(one).collect()
 }
 
 /// Medians of several reports side by side, with the changes from the first.

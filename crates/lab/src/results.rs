@@ -93,6 +93,7 @@ fn unit(base: Base) -> Unit {
         Base::BytesPerSecond => Unit::BytesPerSecond,
         Base::PerSecond => Unit::PerSecond,
         Base::Fraction => Unit::Fraction,
+        Base::Bytes => Unit::Bytes,
         Base::Count => Unit::Count,
     }
 }

@@ -9,8 +9,8 @@
 mod proposal;
 
 use self::proposal::Proposal;
-use super::execute::{Key, Progress, Run, RunOptions, execute};
-use super::results::values;
+use super::execute::{Done, Key, Progress, Run, RunOptions, execute};
+use super::results::{interval, values};
 use super::spec::fit::{Accept, Fit, Point};
 use super::spec::tree::Value;
 use super::spec::{Experiment, Variant};
@@ -77,9 +77,9 @@ impl Found {
         let mut lines = vec![format!("fit {}: {accepted} of {drawn} points accepted", fit.name)];
         for (accept, row) in fit.accept.iter().zip(&self.rows) {
             let (best, bound) = (row.best * 100.0, accept.error_max * 100.0);
-            let (cell, missed, alone) = (&accept.cell, row.missed, row.missed_alone);
+            let (missed, alone) = (row.missed, row.missed_alone);
             lines.push(format!(
-                "    {cell}: at best {best:.1} % off, bound {bound} %; missed by {missed}, \
+                "    {accept}: at best {best:.1} % off, bound {bound} %; missed by {missed}, \
                  as the only row by {alone}"
             ));
         }
@@ -186,14 +186,17 @@ fn run_batch(
     batch: &[Point],
     progress: Progress<'_>,
 ) -> Result<Vec<Vec<f64>>, Error> {
-    let seed = experiment.seeds[0];
-    let decides =
-        |variant: &&Variant| fit.accept.iter().any(|accept| accept.cell.variant == variant.name);
+    let seeds = seeds_of(experiment, fit);
+    let decides = |variant: &&Variant| {
+        let mut cells = fit.accept.iter().flat_map(Accept::cells);
+        cells.any(|cell| cell.variant == variant.name)
+    };
     let variants: Vec<&Variant> = experiment.variants.iter().filter(decides).collect();
     let options = RunOptions { experiment, set: &[], elevator: None, progress, check: false };
     let mut runs = Vec::new();
     for (number, point) in batch.iter().enumerate() {
-        for variant in &variants {
+        for (variant, &seed) in variants.iter().flat_map(|one| seeds.iter().map(move |s| (one, s)))
+        {
             let control = String::new();
             let key = Key { variant: variant.name.clone(), point: number, seed, control };
             let point = Some(point.clone());
@@ -205,14 +208,33 @@ fn run_batch(
         let cells = fit.accept.iter();
         cells
             .map(|accept| {
-                values(&done, &accept.cell, "").get(&(number, seed)).copied().ok_or_else(|| {
-                    let cell = &accept.cell;
-                    Error::new(format!("fit {}: no job yields {cell}", fit.name))
-                })
+                decided(accept, &done, number, seeds)
+                    .ok_or_else(|| Error::new(format!("fit {}: no job yields {accept}", fit.name)))
             })
             .collect()
     };
     (0..batch.len()).map(row).collect()
+}
+
+/// The seeds whose median decides.
+pub(crate) fn seeds_of<'a>(experiment: &'a Experiment, fit: &Fit) -> &'a [u64] {
+    &experiment.seeds[..fit.seeds.min(experiment.seeds.len())]
+}
+
+/// Our value of a deciding row or ratio at a point: the median over these seeds. `None` if it was
+/// not run with all of them.
+pub(crate) fn decided(accept: &Accept, done: &Done, point: usize, seeds: &[u64]) -> Option<f64> {
+    let cells: Vec<_> = accept.cells().map(|cell| values(done, cell, "")).collect();
+    let of = |seed: &u64| {
+        let mut of_cells = cells.iter().map(|values| values.get(&(point, *seed)).copied());
+        let first = of_cells.next()??;
+        match of_cells.next() {
+            None => Some(first),
+            Some(to) => to.map(|to| first / to),
+        }
+    };
+    let values = seeds.iter().map(of).collect::<Option<Vec<f64>>>()?;
+    interval(values).map(|found| found.median)
 }
 
 /// Whether each row is within the bound of its published value.
@@ -224,7 +246,9 @@ pub(crate) fn is_accepted(experiment: &Experiment, fit: &Fit, values: &[f64]) ->
 /// The factor between ours and the published value of each row; 1 means equal.
 fn factors(experiment: &Experiment, fit: &Fit, values: &[f64]) -> Vec<f64> {
     let factor = |(accept, ours): (&Accept, &f64)| {
-        let published = experiment.published_at(&accept.cell).map_or(f64::NAN, |row| row.value);
+        let published = |cell| experiment.published_at(cell).map_or(f64::NAN, |row| row.value);
+        let to = accept.to.as_ref().map_or(1.0, published);
+        let published = published(&accept.cell) / to;
         let factor = (ours / published).max(published / ours);
         if factor.is_finite() { factor } else { f64::INFINITY }
     };

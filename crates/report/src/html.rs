@@ -7,7 +7,9 @@
 use std::fmt::Write as _;
 
 use crate::markup::escape;
-use crate::model::{CauseTable, Claim, Experiment, Listing, Role, Row, Tally};
+use crate::model::{
+    Axis, CauseTable, Claim, Experiment, Held, Listing, Plot, Role, Row, Series, Style, Tally,
+};
 use crate::plot;
 use crate::quantity::{self, Scale};
 use crate::text::grouped;
@@ -38,6 +40,7 @@ fn parts(index: usize, experiment: &Experiment) -> Vec<(&'static str, &'static s
     let Experiment { conditions, rows, claims, tables, causes, plots, listings, .. } = experiment;
     let plots: String = plots.iter().map(plot::figure).collect();
     let parts = [
+        ("comparison", "Ours against published", comparison(rows)),
         ("conditions", "Conditions", self::conditions(conditions)),
         ("results", "Published and ours", self::rows(rows)),
         ("claims", "Claims", self::claims(index, claims)),
@@ -108,6 +111,49 @@ fn section(index: usize, experiment: &Experiment) -> String {
     out + "</section>\n"
 }
 
+/// Our numbers over the published ones, in the order of the table, with their intervals. All
+/// experiments have one scale: from a tenth to ten times the published number.
+fn comparison(rows: &[Row]) -> String {
+    let rows = grouped(rows);
+    let is_judged = |row: &Row| row.error().is_some() && row.role() != Role::Artefact;
+    let mut all: Vec<(f64, &Row, f64)> = Vec::new();
+    for (place, row) in rows.iter().copied().filter(|row| is_judged(row)).enumerate() {
+        all.extend(row.published.map(|published| (place as f64 + 1.0, row, published)));
+    }
+    if all.is_empty() {
+        return String::new();
+    }
+    let most = all.len() as f64;
+    let line = vec![(1.0, 1.0), (most, 1.0)];
+    let mut series = vec![Series { name: "equal".into(), style: Style::Line, points: line }];
+    for (role, name) in [(Role::Calibrated, "calibrated"), (Role::Predicted, "predicted")] {
+        let of_role = || all.iter().filter(|(_, row, _)| row.role() == role);
+        let interval = |(place, row, published): &(f64, &Row, f64)| {
+            let ours = row.ours.into_iter();
+            ours.flat_map(|ours| [ours.low, ours.high])
+                .map(|end| (*place, end / published))
+                .collect::<Vec<_>>()
+        };
+        let median = |(place, row, published): &(f64, &Row, f64)| {
+            row.ours.map(|ours| (*place, ours.median / published))
+        };
+        let intervals: Vec<_> = of_role().flat_map(interval).collect();
+        let medians: Vec<_> = of_role().filter_map(median).collect();
+        if !medians.is_empty() {
+            let style = Style::Intervals;
+            series.push(Series { name: format!("{name}, interval"), style, points: intervals });
+            let style = Style::Points;
+            series.push(Series { name: name.into(), style, points: medians });
+        }
+    }
+    plot::figure(&Plot {
+        title: "Ours / published, row by row in the order of the table below".into(),
+        x: Axis { label: "row".into(), log: false, shows: None },
+        y: Axis { label: "ours / published".into(), log: true, shows: Some((0.1, 10.0)) },
+        series,
+    })
+}
+
 fn conditions(conditions: &[(String, String)]) -> String {
     let mut out = String::from("<div class=\"wide\"><table class=\"stacked\">\n<tbody>\n");
     for (name, value) in conditions {
@@ -171,7 +217,8 @@ fn claims(index: usize, claims: &[Claim]) -> String {
         return String::new();
     }
     let mut out = format!("<p><strong>{}.</strong>", Tally::of(claims));
-    let failing = claims.iter().enumerate().filter(|(_, claim)| claim.holds == Some(false));
+    let failing =
+        claims.iter().enumerate().filter(|(_, claim)| claim.held.is_some_and(Held::nowhere));
     let links: Vec<_> = failing
         .map(|(n, claim)| {
             format!("<a class=\"id\" href=\"#e{index}-claim{n}\">{}</a>", escape(&claim.id))
@@ -186,12 +233,13 @@ fn claims(index: usize, claims: &[Claim]) -> String {
             <th>statement</th><th>asked</th><th>ours</th><th>negative control</th>\
             </tr></thead>\n<tbody>\n";
     for (n, claim) in claims.iter().enumerate() {
-        let fails = claim.holds == Some(false) || claim.control_holds == Some(false);
+        let fails = claim.held.is_some_and(Held::nowhere) || claim.control_holds == Some(false);
         let note =
             claim.note.as_deref().map(|note| format!("<p class=\"note\">{}</p>", escape(note)));
         let control = claim.control.as_deref().map(|control| {
             let verdict = match claim.control_holds {
-                Some(holds) => format!("{}: ", verdict(Some(holds))),
+                Some(true) => format!("{HOLDS}: "),
+                Some(false) => format!("{FAILS}: "),
                 None => String::new(),
             };
             format!("{verdict}{}", escape(control))
@@ -200,7 +248,7 @@ fn claims(index: usize, claims: &[Claim]) -> String {
             out,
             "<tr id=\"e{index}-claim{n}\"{}><td>{}</td><th>{}</th><td>{}{}</td>{}{}{}</tr>",
             if fails { " class=\"fails\"" } else { "" },
-            verdict(claim.holds),
+            verdict(claim),
             escape(&claim.id),
             escape(&claim.text),
             note.unwrap_or_default(),
@@ -220,12 +268,20 @@ fn named_cell(name: &str, body: &str) -> String {
     format!("<td data-name=\"{name}\">{body}</td>")
 }
 
-fn verdict(holds: Option<bool>) -> &'static str {
-    match holds {
-        Some(true) => "<span class=\"good\">\u{2713} holds</span>",
-        Some(false) => "<span class=\"bad\">\u{2717} FAILS</span>",
-        None => "<span class=\"none\">no verdict</span>",
+const HOLDS: &str = "<span class=\"good\">\u{2713} holds</span>";
+const FAILS: &str = "<span class=\"bad\">\u{2717} FAILS</span>";
+
+fn verdict(claim: &Claim) -> String {
+    let mut out = match claim.held {
+        Some(held) if held.everywhere() => HOLDS.to_owned(),
+        Some(held) if held.nowhere() => FAILS.to_owned(),
+        Some(Held { at, of }) => format!("<span class=\"none\">holds at {at} of {of}</span>"),
+        None => "<span class=\"none\">no verdict</span>".to_owned(),
+    };
+    if let Some(Held { at, of }) = claim.size {
+        let _ = write!(out, "<br/>size as published at {at} of {of}");
     }
+    out
 }
 
 fn causes(causes: &CauseTable) -> String {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{Claim, Experiment, Row};
+use crate::model::{Claim, Experiment, Held, Row};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -31,7 +31,11 @@ struct JsonClaim<'a> {
     text: &'a str,
     threshold: &'a str,
     ours: &'a str,
+    /// `null` without a verdict; `true` if it holds at every point.
     holds: Option<bool>,
+    held_at: Option<usize>,
+    points: Option<usize>,
+    size_at: Option<usize>,
     control: Option<&'a str>,
     control_holds: Option<bool>,
     note: Option<&'a str>,
@@ -70,7 +74,10 @@ fn claim(claim: &Claim) -> JsonClaim<'_> {
         text: &claim.text,
         threshold: &claim.threshold,
         ours: &claim.ours,
-        holds: claim.holds,
+        holds: claim.held.map(Held::everywhere),
+        held_at: claim.held.map(|held| held.at),
+        points: claim.held.or(claim.size).map(|held| held.of),
+        size_at: claim.size.map(|size| size.at),
         control: claim.control.as_deref(),
         control_holds: claim.control_holds,
         note: claim.note.as_deref(),
@@ -112,7 +119,7 @@ mod tests {
                 text: "\"faster\"".into(),
                 threshold: ">= 1.2".into(),
                 ours: "1.01".into(),
-                holds: Some(false),
+                held: Some(Held { at: 0, of: 8 }),
                 note: Some("no cause is given".into()),
                 ..Claim::default()
             }],
@@ -127,7 +134,8 @@ mod tests {
             }],
             "claims": [{
                 "id": "004-17", "text": "\"faster\"", "threshold": ">= 1.2", "ours": "1.01",
-                "holds": false, "control": null, "control_holds": null,
+                "holds": false, "held_at": 0, "points": 8,
+                "size_at": null, "control": null, "control_holds": null,
                 "note": "no cause is given",
             }],
         });

@@ -19,7 +19,7 @@ mod text;
 pub use html::html;
 pub use json::json;
 pub use model::{
-    Axis, CauseTable, Claim, Experiment, Interval, Listing, Plot, Row, Series, Style, Unit,
+    Axis, CauseTable, Claim, Experiment, Held, Interval, Listing, Plot, Row, Series, Style, Unit,
 };
 pub use quantity::shown;
 pub use text::text;

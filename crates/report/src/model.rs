@@ -154,8 +154,10 @@ pub struct Claim {
     pub threshold: String,
     /// Our result.
     pub ours: String,
-    /// Verdict; `None`: no verdict.
-    pub holds: Option<bool>,
+    /// Verdict: the points at which the claim holds. `None`: no verdict.
+    pub held: Option<Held>,
+    /// Points at which the size of the effect is that of the source; `None` without a size.
+    pub size: Option<Held>,
     /// Negative control: result of the same test where the effect must be absent.
     pub control: Option<String>,
     /// Whether the control came out as expected.
@@ -164,33 +166,73 @@ pub struct Claim {
     pub note: Option<String>,
 }
 
+/// Points at which something holds: accepted points of a fit, worlds of an ensemble, seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Number of points at which it holds.
+    pub at: usize,
+    /// Number of all points; at least one.
+    pub of: usize,
+}
+
+impl Held {
+    /// Whether it holds at every point.
+    #[must_use]
+    pub fn everywhere(self) -> bool {
+        self.at == self.of
+    }
+
+    /// Whether it holds at no point.
+    #[must_use]
+    pub fn nowhere(self) -> bool {
+        self.at == 0
+    }
+}
+
 /// Numbers of claims by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) hold: usize,
+    /// Claims that hold at some points only.
+    pub(crate) partly: usize,
     pub(crate) fail: usize,
     pub(crate) no_verdict: usize,
     pub(crate) controls_fail: usize,
+    /// Claims whose size is reproduced at every point, and claims with a size.
+    pub(crate) sizes: (usize, usize),
 }
 
 impl Tally {
     pub(crate) fn of(claims: &[Claim]) -> Tally {
-        let count = |holds: Option<bool>| claims.iter().filter(|c| c.holds == holds).count();
+        let verdicts = || claims.iter().filter_map(|claim| claim.held);
+        let hold = verdicts().filter(|held| held.everywhere()).count();
+        let fail = verdicts().filter(|held| held.nowhere()).count();
+        let sizes = || claims.iter().filter_map(|claim| claim.size);
         Tally {
-            hold: count(Some(true)),
-            fail: count(Some(false)),
-            no_verdict: count(None),
+            hold,
+            partly: verdicts().count() - hold - fail,
+            fail,
+            no_verdict: claims.len() - verdicts().count(),
             controls_fail: claims.iter().filter(|c| c.control_holds == Some(false)).count(),
+            sizes: (sizes().filter(|size| size.everywhere()).count(), sizes().count()),
         }
     }
 }
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { hold, fail, no_verdict, controls_fail } = self;
-        write!(f, "{hold} hold, {fail} fail, {no_verdict} without a verdict")?;
+        let Tally { hold, partly, fail, no_verdict, controls_fail, sizes } = self;
+        write!(f, "{hold} hold, ")?;
+        if *partly > 0 {
+            write!(f, "{partly} hold at some points, ")?;
+        }
+        write!(f, "{fail} fail, {no_verdict} without a verdict")?;
         if *controls_fail > 0 {
-            write!(f, "; failing negative controls: {controls_fail}")?;
+            write!(f, " ({controls_fail} because the negative control fails)")?;
+        }
+        let (same, all) = sizes;
+        if *all > 0 {
+            write!(f, "; {same} of {all} sizes reproduced")?;
         }
         Ok(())
     }
@@ -229,13 +271,15 @@ pub struct Plot {
     pub series: Vec<Series>,
 }
 
-/// One axis of a plot. The points determine its range.
+/// One axis of a plot. The points determine its range, with the part that it must show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     /// Label with the unit: `time, s`.
     pub label: String,
     /// Logarithmic scale. Values of zero or less are drawn at the edge.
     pub log: bool,
+    /// Range that the axis shows in any case, so that several plots have one scale.
+    pub shows: Option<(f64, f64)>,
 }
 
 /// Points that belong together.
@@ -259,6 +303,8 @@ pub enum Style {
     Step,
     /// One mark per point.
     Points,
+    /// Vertical lines: points in pairs, `(x, low), (x, high)`. For example the interval of a number.
+    Intervals,
     /// Horizontal bars: points in pairs, `(from, y), (to, y)`. For example the service times of a
     /// queue.
     Spans,

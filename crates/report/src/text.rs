@@ -4,7 +4,7 @@
 //! Variants of one published number stand below each other for comparison. Wide names make wide
 //! tables; the rest fits 120 columns.
 
-use crate::model::{CauseTable, Claim, Experiment, Role, Row, Tally};
+use crate::model::{CauseTable, Claim, Experiment, Held, Role, Row, Tally};
 use crate::quantity::Scale;
 use crate::table::{Align, clean, table, wrap};
 
@@ -108,10 +108,10 @@ fn legend(rows: &[Row]) -> String {
 
 fn claims(claims: &[Claim]) -> String {
     let id_width = claims.iter().map(|claim| claim.id.chars().count()).max().unwrap_or(0);
-    let indent = " ".repeat(2 + 5 + 2 + id_width + 2);
+    let indent = " ".repeat(2 + 8 + 2 + id_width + 2);
     let mut out = format!("claims: {}\n", Tally::of(claims));
     for claim in claims {
-        let first = format!("  {:<5}  {:<id_width$}  ", verdict(claim.holds), clean(&claim.id));
+        let first = format!("  {:<8}  {:<id_width$}  ", verdict(claim.held), clean(&claim.id));
         out += &hanging(&first, &claim.text);
         if !claim.threshold.is_empty() {
             out += &hanging(&format!("{indent}asked:   "), &claim.threshold);
@@ -120,8 +120,12 @@ fn claims(claims: &[Claim]) -> String {
             out += &hanging(&format!("{indent}ours:    "), &claim.ours);
         }
         if let Some(control) = &claim.control {
-            let control = format!("{} {control}", verdict(claim.control_holds));
-            out += &hanging(&format!("{indent}control: "), &control);
+            let word = if claim.control_holds == Some(false) { "FAILS" } else { "ok" };
+            out += &hanging(&format!("{indent}control: "), &format!("{word} {control}"));
+        }
+        if let Some(Held { at, of }) = claim.size {
+            let size = format!("as published at {at} of {of} points");
+            out += &hanging(&format!("{indent}size:    "), &size);
         }
         if let Some(note) = &claim.note {
             out += &hanging(&format!("{indent}note:    "), note);
@@ -130,11 +134,12 @@ fn claims(claims: &[Claim]) -> String {
     out
 }
 
-fn verdict(holds: Option<bool>) -> &'static str {
-    match holds {
-        Some(true) => "ok",
-        Some(false) => "FAILS",
-        None => "-",
+fn verdict(held: Option<Held>) -> String {
+    match held {
+        Some(held) if held.everywhere() => "ok".into(),
+        Some(held) if held.nowhere() => "FAILS".into(),
+        Some(Held { at, of }) => format!("{at} of {of}"),
+        None => "-".into(),
     }
 }
 
@@ -200,12 +205,12 @@ A artefact: published, outside the model, not judged
 
     #[test]
     fn failing_claims_and_failing_controls_are_loud() {
-        let claim = |id: &str, holds| Claim {
+        let claim = |id: &str, at: Option<usize>| Claim {
             id: id.into(),
             text: "It is faster.".into(),
             threshold: "ratio <= 0.3".into(),
             ours: "0.12".into(),
-            holds,
+            held: at.map(|at| Held { at, of: 8 }),
             ..Claim::default()
         };
         let experiment = Experiment {
@@ -214,28 +219,34 @@ A artefact: published, outside the model, not judged
                     control: Some("without the flag: 0.13".into()),
                     control_holds: Some(false),
                     note: Some("open".into()),
-                    ..claim("004-2", Some(true))
+                    ..claim("004-2", None)
                 },
-                claim("004-17", Some(false)),
-                claim("004-19", None),
+                claim("004-17", Some(0)),
+                claim("004-18", Some(3)),
+                Claim { size: Some(Held { at: 2, of: 8 }), ..claim("004-19", Some(8)) },
             ],
             ..with_rows(Vec::new())
         };
         let expected = "\
 e: t
 
-claims: 1 hold, 1 fail, 1 without a verdict; failing negative controls: 1
-  ok     004-2   It is faster.
-                 asked:   ratio <= 0.3
-                 ours:    0.12
-                 control: FAILS without the flag: 0.13
-                 note:    open
-  FAILS  004-17  It is faster.
-                 asked:   ratio <= 0.3
-                 ours:    0.12
-  -      004-19  It is faster.
-                 asked:   ratio <= 0.3
-                 ours:    0.12
+claims: 1 hold, 1 hold at some points, 1 fail, 1 without a verdict (1 because the negative \
+control fails); 0 of 1 sizes reproduced
+  -         004-2   It is faster.
+                    asked:   ratio <= 0.3
+                    ours:    0.12
+                    control: FAILS without the flag: 0.13
+                    note:    open
+  FAILS     004-17  It is faster.
+                    asked:   ratio <= 0.3
+                    ours:    0.12
+  3 of 8    004-18  It is faster.
+                    asked:   ratio <= 0.3
+                    ours:    0.12
+  ok        004-19  It is faster.
+                    asked:   ratio <= 0.3
+                    ours:    0.12
+                    size:    as published at 2 of 8 points
 ";
         assert_eq!(text(&experiment), expected);
     }

@@ -73,6 +73,10 @@ struct SelectArgs {
     #[arg(long)]
     check: bool,
 
+    /// Run all seeds, points and grids; large experiments run a part of them by default
+    #[arg(long)]
+    full: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -215,6 +219,10 @@ struct ReportArgs {
     #[arg(long)]
     check: bool,
 
+    /// Run all seeds, points and grids; large experiments run a part of them by default
+    #[arg(long)]
+    full: bool,
+
     #[command(flatten)]
     help: ShortHelpArgs,
 }
@@ -356,7 +364,15 @@ impl SelectArgs {
                 seeds.push(*seed);
             }
         }
-        Request { variants, seeds, set: set.to_vec(), check: self.check, ..Request::default() }
+        Request {
+            variants,
+            seeds,
+            set: set.to_vec(),
+            check: self.check,
+            full: self.full,
+            all_rows: self.json,
+            ..Request::default()
+        }
     }
 }
 
@@ -483,7 +499,8 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     }
     let mut reports = Vec::new();
     for name in names {
-        let request = Request { check: args.check, plots: true, ..Request::default() };
+        let (check, full) = (args.check, args.full);
+        let request = Request { check, full, plots: true, ..Request::default() };
         let outcome = with_bar(&load(name)?, &request)?;
         warn(&outcome.warnings);
         reports.push(outcome.report);

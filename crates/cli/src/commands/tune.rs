@@ -10,7 +10,7 @@ use blockyard::tune::{
     TuneError, Tuner, Workload, search,
 };
 use blockyard::{Options, VolumeKey};
-use blockyard_lab::{Experiment, JobSpec, TraceJob, Variant};
+use blockyard_lab::{Experiment, FioRows, JobSpec, TraceJob, Variant};
 use blockyard_workload::fio::Job;
 use blockyard_workload::replay::Pace;
 use blockyard_workload::trace::blktrace::Action;
@@ -353,7 +353,7 @@ impl TuneArgs {
         let (words, text) = (self.words()?, self.jobs.text()?);
         let device_bytes = config.device.sectors().saturating_mul(512);
         let (jobs, _) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
-        Ok(Some(JobSpec::Fio(jobs, false)))
+        Ok(Some(JobSpec::Fio(jobs, FioRows::Usual)))
     }
 
     fn jobs_of(

@@ -166,8 +166,8 @@ impl Table {
         let log = points.iter().all(|point| point.0 > 0.0);
         (points.len() > 2).then(|| Plot {
             title: self.axis.into(),
-            x: Axis { label: self.axis.into(), log },
-            y: Axis { label: unit.into(), log: false },
+            x: Axis { label: self.axis.into(), log, shows: None },
+            y: Axis { label: unit.into(), log: false, shows: None },
             series: vec![Series { name: "mean".into(), style: Style::Line, points }],
         })
     }

@@ -118,7 +118,17 @@ mod tests {
         let side = |values| Side { origin: Origin::Set("a test".into()), path: "p".into(), values };
         let sides = sides.into_iter().map(side).collect();
         let (variants, accept, points) = (vec![], vec![], vec![]);
-        Fit { name: "f".into(), variants, sides, accept, draws: 0, keep: 1, seed: 1, points }
+        Fit {
+            name: "f".into(),
+            variants,
+            sides,
+            accept,
+            draws: 0,
+            keep: 1,
+            seeds: 1,
+            seed: 1,
+            points,
+        }
     }
 
     fn even(low: i64, high: i64) -> Values {

@@ -30,6 +30,7 @@ pub(crate) enum Judge {
 /// A negative control: a world without the mechanism.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Control {
+    /// Empty if other variants are without the mechanism; their measures are below.
     pub(crate) set: Vec<Override>,
     /// Measures that must hold there; without any, the claim's own threshold must be missed.
     pub(crate) measures: Vec<Measure>,
@@ -88,10 +89,12 @@ impl Judge {
 impl Control {
     fn read(mut section: Section<'_>, yields: &Yields) -> Result<Self, Error> {
         let set = section.overrides("set")?;
-        if set.is_empty() {
-            return Err(section.wrong("needs \"set\": the paths that switch the mechanism off"));
-        }
         let measures = Measure::read_all(&mut section, yields)?;
+        if set.is_empty() && measures.is_empty() {
+            let what = "needs \"set\", the paths that switch the mechanism off, or \"measure\" of \
+                        variants without it";
+            return Err(section.wrong(what));
+        }
         section.finish()?;
         Ok(Self { set, measures })
     }

@@ -38,10 +38,12 @@ pub(crate) enum Values {
     OneOf(Vec<Value>),
 }
 
-/// A row that decides about a point.
+/// A row, or a ratio of two rows, that decides about a point.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accept {
     pub(crate) cell: Cell,
+    /// Divisor of a ratio.
+    pub(crate) to: Option<Cell>,
     /// Ours and the published value differ by at most the factor 1 + `error_max`.
     pub(crate) error_max: f64,
 }
@@ -59,6 +61,8 @@ pub struct Fit {
     pub draws: u32,
     /// Points to accept.
     pub keep: u32,
+    /// Number of seeds: a row of a point is the median over them.
+    pub(crate) seeds: usize,
     pub(crate) seed: u64,
     /// The accepted points; empty before the search.
     pub points: Vec<Point>,
@@ -90,6 +94,7 @@ impl Fit {
         }
         let draws = section.number("draws", 1..=DRAWS_MAX, 400)?;
         let keep = section.number("keep", 1..=KEEP_MAX, 8)?;
+        let seeds = section.number("seeds", 1..=64, 1)?;
         let seed = section.number("seed", 0..=u64::from(u32::MAX), 1)?;
         for (key, missing) in [
             ("variants", variants.is_empty()),
@@ -101,7 +106,8 @@ impl Fit {
             }
         }
         section.finish()?;
-        Ok(Self { name, variants, sides, accept, draws, keep, seed, points: Vec::new() })
+        let points = Vec::new();
+        Ok(Self { name, variants, sides, accept, draws, keep, seeds, seed, points })
     }
 
     /// A point as overrides.
@@ -272,11 +278,43 @@ impl Accept {
         published: &[Published],
         variants: &[String],
     ) -> Result<Self, Error> {
-        let Some(node) = section.node("row") else {
-            return Err(section.wrong("needs the key \"row\" (\"variant/row/metric\")"));
+        let row = section.node("row").map(|node| ("row", std::slice::from_ref(node)));
+        let ratio = match section.node("ratio").map(|node| &node.value) {
+            Some(Value::List(list)) if list.len() == 2 => Some(("ratio", &list[..])),
+            None => None,
+            Some(_) => {
+                return Err(section.wrong_key("ratio", "takes two of \"variant/row/metric\""));
+            }
         };
-        let path = section.path("row");
-        let cell = Cell::parse(node, &path, super::section::text_of(node, &path)?, yields)?;
+        let (key, nodes) = match (row, ratio) {
+            (Some(found), None) | (None, Some(found)) => found,
+            _ => {
+                let what = "needs \"row\" (\"variant/row/metric\"), or \"ratio\" with two of them";
+                return Err(section.wrong(what));
+            }
+        };
+        let path = section.path(key);
+        let cell = |node| Self::cell(node, &path, yields, published, variants);
+        let mut cells = nodes.iter().map(cell).collect::<Result<Vec<Cell>, Error>>()?.into_iter();
+        let (first, to) = (cells.next(), cells.next());
+        let cell = first.expect("there is one node at least");
+        let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
+        let Some(error_max) = error_max else {
+            return Err(section.wrong_key("error_max", "takes a number above 0, for example 0.15"));
+        };
+        section.finish()?;
+        Ok(Self { cell, to, error_max })
+    }
+
+    /// A cell with a published number that may be fitted.
+    fn cell(
+        node: &Node,
+        path: &str,
+        yields: &Yields,
+        published: &[Published],
+        variants: &[String],
+    ) -> Result<Cell, Error> {
+        let cell = Cell::parse(node, path, super::section::text_of(node, path)?, yields)?;
         let wrong = match published.iter().find(|row| row.cell == cell) {
             _ if !variants.contains(&cell.variant) => {
                 Some("is of a variant outside the fit's \"variants\"")
@@ -287,15 +325,24 @@ impl Accept {
             }
             Some(_) => None,
         };
-        if let Some(what) = wrong {
-            return Err(mistake(node, &path, &format!("{cell} {what}")));
+        match wrong {
+            Some(what) => Err(mistake(node, path, &format!("{cell} {what}"))),
+            None => Ok(cell),
         }
-        let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
-        let Some(error_max) = error_max else {
-            return Err(section.wrong_key("error_max", "takes a number above 0, for example 0.15"));
-        };
-        section.finish()?;
-        Ok(Self { cell, error_max })
+    }
+
+    /// The cells of the row or of the ratio.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
+        std::iter::once(&self.cell).chain(&self.to)
+    }
+}
+
+impl fmt::Display for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            None => self.cell.fmt(f),
+            Some(to) => write!(f, "{} / {to}", self.cell),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ const LONG_FSYNC_S: f64 = 1.0;
 
 /// Metrics of a phase of tiotest; the total has no time and no rate.
 const PHASE_METRICS: &[&str] =
-    &["phase_time", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
+    &["phase_time", "bytes", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
 /// Metrics of a fio job's reads or writes; `fsync` has only latencies.
@@ -61,6 +61,84 @@ const FIO_USAGE_METRICS: &[&str] =
     &["usr", "sys", "ctx", "ctx_per_1000", "voluntary_per_1000", "involuntary_per_1000"];
 const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
 
+/// Metrics of the further lines of fio's report: of reads or writes, and of the job.
+pub(crate) const REPORT_METRICS: &[&str] = &[
+    "bytes",
+    "ios",
+    "slat_min",
+    "slat_max",
+    "slat_stdev",
+    "clat_min",
+    "clat_stdev",
+    "latency_min",
+    "depth_latency_error",
+    "clat_p1",
+    "clat_p5",
+    "clat_p10",
+    "clat_p20",
+    "clat_p30",
+    "clat_p40",
+    "clat_p50",
+    "clat_p60",
+    "clat_p70",
+    "clat_p80",
+    "clat_p90",
+    "clat_p95",
+    "clat_p99",
+    "clat_p99_50",
+    "clat_p99_90",
+    "clat_p99_95",
+    "clat_p99_99",
+    "samples",
+    "rate_sample_min",
+    "rate_sample_max",
+    "rate_sample_avg",
+    "rate_sample_stdev",
+    "rate_sample_share",
+    "iops_sample_min",
+    "iops_sample_max",
+    "iops_sample_avg",
+    "iops_sample_stdev",
+];
+pub(crate) const REPORT_JOB_METRICS: &[&str] = &[
+    "reads",
+    "trims",
+    "syncs",
+    "zone_resets",
+    "first_error",
+    "below_10us",
+    "below_750us",
+    "below_1000us",
+    "below_2ms",
+    "below_4ms",
+    "below_10ms",
+    "below_20ms",
+    "below_50ms",
+    "below_100ms",
+    "below_250ms",
+    "depth_1",
+    "depth_2",
+    "depth_4",
+    "depth_8",
+    "depth_16",
+    "depth_32",
+    "depth_64",
+    "submit_0",
+    "submit_4",
+    "submit_8",
+    "submit_16",
+    "submit_32",
+    "submit_64",
+    "submit_more",
+    "reap_0",
+    "reap_4",
+    "reap_8",
+    "reap_16",
+    "reap_32",
+    "reap_64",
+    "reap_more",
+];
+
 /// A row that a job can yield.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Yield {
@@ -75,10 +153,22 @@ pub enum JobSpec {
     Tiotest(tiotest::Config),
     /// fsync-tester.
     Fsync(fsync_tester::Config),
-    /// Jobs of fio; `true` if a report shows only their result lines.
-    Fio(Vec<Job>, bool),
+    /// Jobs of fio.
+    Fio(Vec<Job>, FioRows),
     /// A trace.
     Trace(TraceJob),
+}
+
+/// Rows of a job of fio.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FioRows {
+    /// The usual rows.
+    #[default]
+    Usual,
+    /// The usual rows, which result lines stand for.
+    ResultLine,
+    /// A row for every line of fio's report.
+    Report,
 }
 
 #[derive(Clone, Copy)]
@@ -106,8 +196,13 @@ impl JobSpec {
             Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
             Kind::Fsync => Self::Fsync(fsync_config(&mut section)?),
             Kind::Fio => {
-                let result_line = section.flag("result_line", false)?;
-                Self::Fio(fio_jobs(&mut section)?, result_line)
+                let rows = [
+                    ("usual", FioRows::Usual),
+                    ("result line", FioRows::ResultLine),
+                    ("report", FioRows::Report),
+                ];
+                let rows = section.choice("rows", &rows)?;
+                Self::Fio(fio_jobs(&mut section)?, rows)
             }
             Kind::Trace => {
                 let keys = TraceKeys::read(&mut section)?;
@@ -134,7 +229,8 @@ impl JobSpec {
                 let ops = ops.map(|op| one(op.into(), TRACE_OP_METRICS));
                 ops.chain([one(TRACE_ROW.into(), TRACE_METRICS)]).collect()
             }
-            Self::Fio(jobs, _) => {
+            Self::Fio(jobs, shown) => {
+                let is_report = *shown == FioRows::Report;
                 let rows = |job: &Job| {
                     let fsyncs = job.shape.rw.writes() && job.submission.fsync_every > 0;
                     [
@@ -153,6 +249,9 @@ impl JobSpec {
                         (fsyncs, " fsync", FIO_FSYNC_METRICS),
                         (true, "", FIO_JOB_METRICS),
                         (has_user_time, "", FIO_USAGE_METRICS),
+                        (is_report && job.shape.rw.reads(), " read", REPORT_METRICS),
+                        (is_report && job.shape.rw.writes(), " write", REPORT_METRICS),
+                        (is_report, "", REPORT_JOB_METRICS),
                     ]
                     .into_iter()
                     .filter(|(is_there, ..)| *is_there)
@@ -166,7 +265,7 @@ impl JobSpec {
 
     /// Whether result lines replace its rows by default.
     pub(crate) fn has_result_line(&self) -> bool {
-        matches!(self, Self::Fio(_, true))
+        matches!(self, Self::Fio(_, FioRows::ResultLine))
     }
 
     /// Lengths of its files, by number.

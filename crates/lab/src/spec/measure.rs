@@ -75,6 +75,8 @@ pub(crate) enum Quantity {
     Value(Side),
     /// First side divided by second.
     Ratio(Side, Side),
+    /// Ratio of the first two sides, divided by that of the last two: an interaction.
+    RatioOfRatios(Box<[Side; 4]>),
     /// Share of the loss, from the third side to the first, that the second recovers.
     Recovered(Box<[Side; 3]>),
 }
@@ -172,11 +174,18 @@ impl Quantity {
         let path = section.path("recovered");
         let recovered =
             section.node("recovered").map(|node| sides::<3>(node, &path, yields)).transpose()?;
-        let quantity = match (ratio, value, recovered) {
-            (Some([of, to]), None, None) => Self::Ratio(of, to),
-            (None, Some(side), None) => Self::Value(side),
-            (None, None, Some(sides)) => Self::Recovered(Box::new(sides)),
-            _ => return Err(section.wrong("takes one of \"ratio\", \"value\", \"recovered\"")),
+        let path = section.path("ratio_of_ratios");
+        let ratios = section.node("ratio_of_ratios");
+        let ratios = ratios.map(|node| sides::<4>(node, &path, yields)).transpose()?;
+        let quantity = match (ratio, value, recovered, ratios) {
+            (Some([of, to]), None, None, None) => Self::Ratio(of, to),
+            (None, Some(side), None, None) => Self::Value(side),
+            (None, None, Some(sides), None) => Self::Recovered(Box::new(sides)),
+            (None, None, None, Some(sides)) => Self::RatioOfRatios(Box::new(sides)),
+            _ => {
+                let what = "takes one of \"ratio\", \"value\", \"recovered\", \"ratio_of_ratios\"";
+                return Err(section.wrong(what));
+            }
         };
         let braces = quantity.braces();
         let differs = |list: &&Cells| list.cells.len() > 1 && list.braces != braces;
@@ -194,6 +203,7 @@ impl Quantity {
             Self::Value(side) => vec![side],
             Self::Ratio(of, to) => vec![of, to],
             Self::Recovered(sides) => sides.iter().collect(),
+            Self::RatioOfRatios(sides) => sides.iter().collect(),
         }
     }
 
@@ -370,7 +380,8 @@ fn sides<const N: usize>(node: &Node, path: &str, yields: &Yields) -> Result<[Si
     let refuse = || {
         let what = match N {
             2 => "takes two of \"variant/row/metric\": dividend and divisor",
-            _ => "takes three of \"variant/row/metric\": loss, partial recovery, no loss",
+            3 => "takes three of \"variant/row/metric\": loss, partial recovery, no loss",
+            _ => "takes four of \"variant/row/metric\": two ratios",
         };
         mistake(node, path, what)
     };

@@ -9,12 +9,14 @@
 
 pub(crate) mod claim;
 mod crypt;
+mod ensemble;
 pub(crate) mod fit;
 pub(crate) mod grid;
 pub(crate) mod job;
 pub(crate) mod measure;
 pub(crate) mod metric;
 mod null;
+mod quick;
 pub(crate) mod section;
 pub(crate) mod traced;
 pub(crate) mod tree;
@@ -29,6 +31,7 @@ use self::fit::{Fit, Point};
 use self::grid::Grid;
 use self::job::JobSpec;
 use self::metric::{Cell, Yields, known_metric, metric_named};
+use self::quick::Quick;
 use self::section::{Section, fraction_of, listed, mistake, text_of};
 use self::traced::Traces;
 use self::tree::{Node, Override, Value};
@@ -49,7 +52,7 @@ const WORLD_KEYS: [&str; 10] = [
     "jobs",
 ];
 /// Keys that describe the experiment and judge its numbers.
-const OWN_KEYS: [&str; 11] = [
+const OWN_KEYS: [&str; 13] = [
     "name",
     "title",
     "about",
@@ -60,6 +63,8 @@ const OWN_KEYS: [&str; 11] = [
     "grids",
     "published",
     "fits",
+    "ensembles",
+    "quick",
     "claims",
 ];
 /// Lists name only the first and the last variant of a larger grid.
@@ -87,6 +92,10 @@ pub struct Experiment {
     pub(crate) published: Vec<Published>,
     /// Fits.
     pub fits: Vec<Fit>,
+    /// Worlds that the source leaves open, as fits without rows.
+    pub(crate) ensembles: Vec<Fit>,
+    /// What a run without `--full` leaves out.
+    pub(crate) quick: Option<Quick>,
     pub(crate) claims: Vec<ClaimSpec>,
     tree: Node,
     /// Traces of the jobs.
@@ -201,7 +210,10 @@ impl Experiment {
             return Err(root.wrong(&format!("has the variant {:?} twice", twice.name)));
         }
         let tree = tree.clone();
+        let quick = root.section("quick")?;
+        let quick = quick.map(|quick| Quick::read(quick, &variants, &grids)).transpose()?;
         let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
+        let ensembles = Vec::new();
         let traces = Traces::default();
         Ok(Self {
             name,
@@ -213,6 +225,8 @@ impl Experiment {
             grids,
             published,
             fits,
+            ensembles,
+            quick,
             claims,
             tree,
             traces,
@@ -258,6 +272,19 @@ impl Experiment {
                 return Err(Error::new(what));
             }
             self.fits.push(fit);
+        }
+        for (name, section) in root.named("ensembles")? {
+            let place = section.origin().clone();
+            let ensemble = ensemble::read(name, section, yields, &self.variants)?;
+            let mut others = self.fits.iter().chain(&self.ensembles);
+            let shared = |one: &&String| others.any(|other| other.variants.contains(*one));
+            if let Some(twice) = ensemble.variants.iter().find(shared) {
+                let name = &ensemble.name;
+                let what =
+                    format!("{place}: ensembles.{name} has {twice}, which has points already");
+                return Err(Error::new(what));
+            }
+            self.ensembles.push(ensemble);
         }
         let mut ids = BTreeSet::new();
         for section in root.list("claims")? {
@@ -331,7 +358,7 @@ impl Experiment {
 
     /// The fit whose points a variant is run at.
     pub(crate) fn fit_of(&self, variant: &Variant) -> Option<&Fit> {
-        self.fits.iter().find(|fit| fit.variants.contains(&variant.name))
+        self.fits.iter().chain(&self.ensembles).find(|fit| fit.variants.contains(&variant.name))
     }
 
     /// The points of its fit at which a variant runs: the accepted points, or the middle of the box

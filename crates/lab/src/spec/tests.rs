@@ -223,11 +223,65 @@ fn deadline_2009_has_all_claims_and_fits_only_on_allowed_rows() {
     let experiment = load("deadline-2009").unwrap();
     let ids: Vec<String> = experiment.claims.iter().map(|claim| claim.id.clone()).collect();
     assert_eq!(ids, (1..=29).map(|n| format!("004-{n}")).collect::<Vec<_>>());
-    assert_eq!(experiment.published.len(), 3 * 36 + 2 * 36 + 4 * 4);
+    assert_eq!(experiment.published.len(), 5 * (36 + 4) + 4 * 4);
     let fitted = |row: &&Published| row.role == Role::Calibrate;
     let fitted = experiment.published.iter().filter(fitted).map(|row| row.cell.variant.as_str());
     let fitted: BTreeSet<&str> = fitted.collect();
     assert_eq!(fitted, BTreeSet::from(["hdd-deadline-original", "sd-cfq"]));
+}
+
+#[test]
+fn worlds_of_an_ensemble_are_points_of_its_variants() {
+    let plain = SMALL.replace("variants = [\"old\", \"new\"]", "variants = [\"old\"]");
+    let with = |worlds: &str| {
+        let ensemble = format!("[ensembles.drives]\nvariants = [\"new\"]\nworlds = [{worlds}]\n");
+        Experiment::parse("x.toml", &format!("{plain}\n{ensemble}"), None)
+    };
+    let two = "{ \"device.rpm\" = 5400, \"device.queue_depth\" = 1 }, \
+               { \"device.queue_depth\" = 31, \"device.rpm\" = 7200 }";
+    let experiment = with(two).unwrap();
+    let points = experiment.points(experiment.variant("new").unwrap());
+    assert_eq!(points.len(), 2);
+    let depth = |at: usize| {
+        let set = experiment.ensembles[0].overrides(points[at].as_ref().unwrap());
+        set.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(depth(0), "device.queue_depth = 1, device.rpm = 5400");
+    assert_eq!(depth(1), "device.queue_depth = 31, device.rpm = 7200");
+    for (worlds, said) in [
+        ("{ \"device.rpm\" = 5400 }, { \"device.queue_depth\" = 1 }", "paths of the first world"),
+        ("", "needs \"worlds\""),
+    ] {
+        let error = with(worlds).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let shared = format!(
+        "{SMALL}\n[ensembles.d]\nvariants = [\"new\"]\nworlds = [{{ \"device.rpm\" = 5400 }}]"
+    );
+    let error = Experiment::parse("x.toml", &shared, None).unwrap_err().to_string();
+    assert!(error.contains("has points already"), "{error}");
+}
+
+#[test]
+fn ratio_that_is_accepted_needs_two_rows_that_may_be_fitted() {
+    let accept = |text: &str| {
+        let own = "{ row = \"old/fsync/fsync_median\", error_max = 0.5 }";
+        Experiment::parse("x.toml", &SMALL.replace(own, text), None)
+    };
+    let cells = "\"old/fsync/fsync_max\", \"old/fsync/fsync_min\"";
+    let fit = &accept(&format!("{{ ratio = [{cells}], error_max = 0.1 }}")).unwrap().fits[0];
+    assert_eq!(fit.accept[0].to_string(), "old/fsync/fsync_max / old/fsync/fsync_min");
+    for (text, said) in [
+        ("{ ratio = [\"old/fsync/fsync_max\"], error_max = 0.1 }", "takes two"),
+        (
+            "{ ratio = [\"old/fsync/fsync_max\", \"new/fsync/fsync_median\"], error_max = 1 }",
+            "calibrate",
+        ),
+        ("{ error_max = 0.1 }", "\"ratio\" with two"),
+    ] {
+        let error = accept(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 const GUIDE: &str = include_str!("../../../../docs/lab.md");
@@ -268,6 +322,8 @@ fn every_key() -> BTreeSet<String> {
         ("[jobs.x]\nprogram = \"fio\"\nsections.y = { size = \"4k\", x = 1 }\n", ""),
         ("[jobs.x]\nprogram = \"trace\"\nfile = \"y\"\nx = 1\n", ""),
         ("[variants.b]\nx = 1\n", ""),
+        ("[quick]\nx = 1\n", ""),
+        ("", "[ensembles.e]\nvariants = [\"a\"]\nworlds = [{ \"device.rpm\" = 7200 }]\nx = 1\n"),
         ("[published.b]\nx = 1\n[variants.b]\n", ""),
         ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
         ("", &format!("{claim}{measure}, x = 1 }}]\n")),

@@ -63,15 +63,16 @@ fn row(variant: &str, row: &str, published: f64, ours: f64) -> Row {
     }
 }
 
-fn claim(id: &str, holds: Option<bool>) -> Claim {
-    Claim { id: id.into(), text: "It is faster.".into(), holds, ..Claim::default() }
+fn claim(id: &str, at: Option<usize>) -> Claim {
+    let held = at.map(|at| Held { at, of: 8 });
+    Claim { id: id.into(), text: "It is faster.".into(), held, ..Claim::default() }
 }
 
 /// An experiment with all parts, and `name` in every text from outside.
 fn full(name: &str) -> Experiment {
     let some = || name.to_owned();
-    let axis = |log| Axis { label: some(), log };
-    let styles = [Style::Line, Style::Step, Style::Points, Style::Spans];
+    let axis = |log| Axis { label: some(), log, shows: None };
+    let styles = [Style::Line, Style::Step, Style::Points, Style::Intervals, Style::Spans];
     let points = vec![(1.0, 2.0), (3.0, 4.0), (5.0, f64::NAN), (0.0, 0.0)];
     let series = styles.map(|style| Series { name: some(), style, points: points.clone() });
     let plot = |log| Plot { title: some(), x: axis(log), y: axis(!log), series: series.to_vec() };
@@ -82,7 +83,7 @@ fn full(name: &str) -> Experiment {
         control: Some(some()),
         control_holds: Some(true),
         note: Some(some()),
-        ..claim(name, Some(false))
+        ..claim(name, Some(0))
     };
     let (columns, rows) = (vec![some()], vec![(some(), vec![some()])]);
     let table = CauseTable { title: some(), columns, rows };
@@ -168,10 +169,11 @@ fn fitted_and_predicted_rows_are_told_apart_in_words() {
 fn failing_claims_and_controls_are_visible() {
     let control = Some("without the flag: 0.9".to_owned());
     let claims = vec![
-        claim("004-2", Some(true)),
-        claim("004-17", Some(false)),
+        claim("004-2", Some(8)),
+        claim("004-17", Some(0)),
         claim("004-19", None),
-        Claim { control, control_holds: Some(false), ..claim("004-9", Some(true)) },
+        Claim { control, control_holds: Some(false), ..claim("004-9", None) },
+        Claim { size: Some(Held { at: 8, of: 8 }), ..claim("004-18", Some(3)) },
     ];
     let page = html("t", &[Experiment { claims, ..Experiment::default() }]);
     assert!(page.contains("<a class=\"id\" href=\"#e0-claim1\">004-17</a>."));
@@ -179,7 +181,8 @@ fn failing_claims_and_controls_are_visible() {
     let fails = "<span class=\"bad\">\u{2717} FAILS</span>";
     assert!(page.contains(&format!("<tr id=\"e0-claim1\" class=\"fails\"><td>{fails}</td>")));
     assert!(page.contains("<tr id=\"e0-claim2\"><td><span class=\"none\">no verdict</span>"));
-    assert!(page.contains("<tr id=\"e0-claim3\" class=\"fails\"><td><span class=\"good\">"));
+    assert!(page.contains("<tr id=\"e0-claim3\" class=\"fails\"><td><span class=\"none\">"));
+    assert!(page.contains("holds at 3 of 8</span><br/>size as published at 8 of 8</td>"));
     assert!(page.contains(&format!("{fails}: without the flag: 0.9")));
-    assert!(page.contains("2 hold, 1 fail, 1 without a verdict; failing negative controls: 1"));
+    assert!(page.contains("1 hold, 1 hold at some points, 1 fail, 2 without a verdict (1 because"));
 }

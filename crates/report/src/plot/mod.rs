@@ -88,11 +88,13 @@ impl Area {
     fn of(plot: &Plot) -> Area {
         let points = plot.series.iter().flat_map(|series| &series.points);
         let whole = points.filter(|(x, y)| drawable(*x) && drawable(*y));
-        let x = Scale::covering(whole.clone().map(|point| point.0), plot.x.log);
+        let ends = |shows: Option<(f64, f64)>| shows.into_iter().flat_map(|(a, b)| [a, b]);
+        let x = whole.clone().map(|point| point.0).chain(ends(plot.x.shows));
+        let x = Scale::covering(x, plot.x.log);
         // A bar needs room above and below its middle.
         let room = plot.series.iter().any(|series| series.style == Style::Spans) && !plot.y.log;
         let half = if room { 0.5 } else { 0.0 };
-        let y = whole.flat_map(|point| [point.1 - half, point.1 + half]);
+        let y = whole.flat_map(|point| [point.1 - half, point.1 + half]).chain(ends(plot.y.shows));
         let y = Scale::covering(y, plot.y.log);
         let row = (TOP - BOTTOM).abs() * (y.place(1.0) - y.place(0.0)).abs();
         Area { x, y, bar: (row * 0.7).clamp(BAR_MIN, BAR_MAX) }
@@ -122,6 +124,15 @@ impl Area {
                 let few = kept.len() <= SHAPES_MAX;
                 let shape = if few { SHAPES[index % SHAPES.len()] } else { SHAPES[0] };
                 (cloud(&kept, shape), if few { "mark" } else { "dot" }, kept.len())
+            }
+            Style::Intervals => {
+                let ends = series.points.chunks_exact(2);
+                let lines = ends.filter_map(|ends| self.point(ends[0]).zip(self.point(ends[1])));
+                let lines: Vec<_> = lines.take(most / 2).collect();
+                let line = |(low, high): &(Point, Point)| {
+                    format!("M{} {}V{}", pixels(low.0), pixels(low.1), pixels(high.1))
+                };
+                (lines.iter().map(line).collect(), "line", 2 * lines.len())
             }
             Style::Spans => {
                 let ends = series.points.chunks_exact(2);
@@ -222,6 +233,7 @@ fn legend(series: &[Series]) -> String {
             Style::Line => ("line", "M0 6H26".to_owned()),
             Style::Step => ("line", "M0 10H13V2H26".to_owned()),
             Style::Points => ("mark", format!("M13 6{}", SHAPES[index % SHAPES.len()])),
+            Style::Intervals => ("line", "M13 0V12".to_owned()),
             Style::Spans => ("bar", "M0 6H26".to_owned()),
         };
         let width = if class == "bar" { " stroke-width=\"7\"" } else { "" };
@@ -242,7 +254,7 @@ mod tests {
     use crate::model::Axis;
 
     fn plot(style: Style, log: bool, points: &[(f64, f64)]) -> Plot {
-        let axis = |label: &str| Axis { label: label.into(), log };
+        let axis = |label: &str| Axis { label: label.into(), log, shows: None };
         let series = Series { name: "cfq".into(), style, points: points.to_vec() };
         Plot { title: "t".into(), x: axis("time, s"), y: axis("sector"), series: vec![series] }
     }
@@ -262,6 +274,7 @@ mod tests {
         assert_eq!(data(&plot(Style::Points, false, &points)), "M80 290h0M784 14h0");
         let bars = [(0.0, 0.5), (10.0, 0.5)];
         assert_eq!(data(&plot(Style::Spans, false, &bars)), "M80 152H784");
+        assert_eq!(data(&plot(Style::Intervals, false, &[(1.0, 2.0), (1.0, 4.0)])), "M432 290V14");
     }
 
     #[test]
@@ -278,7 +291,7 @@ mod tests {
             &[(1e99, 1e99), (-1e99, -1e99), (0.0, 1.0)],
         ];
         for points in given {
-            for style in [Style::Line, Style::Step, Style::Points, Style::Spans] {
+            for style in [Style::Line, Style::Step, Style::Points, Style::Intervals, Style::Spans] {
                 for log in [false, true] {
                     let figure = figure(&plot(style, log, points));
                     let paths: Vec<_> = figure.match_indices(" d=\"").collect();
@@ -303,7 +316,7 @@ mod tests {
     fn many_points_make_a_file_of_moderate_size_that_says_so() {
         let y = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) % 5_000);
         let points: Vec<_> = (0..100_000_u32).map(|n| (f64::from(n), y(n))).collect();
-        for style in [Style::Line, Style::Step, Style::Points, Style::Spans] {
+        for style in [Style::Line, Style::Step, Style::Points, Style::Intervals, Style::Spans] {
             let one = plot(style, false, &points);
             let mut many = one.clone();
             many.series[0].points.truncate(20_000);

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use blockyard_lab::JobSpec;
 use blockyard_lab::compare::{self, Run};
 use blockyard_lab::sim::world;
+use blockyard_lab::{FioRows, JobSpec};
 use blockyard_report::{Experiment, Listing};
 use blockyard_workload::fio::{Fio, Job, JobFile, print_all};
 use clap::{Args, ValueHint};
@@ -69,7 +69,7 @@ pub(super) fn run(
     note(&ignored);
     jobs.iter().try_for_each(check_for_lab)?;
     logs::check(&jobs, args.force.force, &args.in_use())?;
-    JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
+    JobSpec::Fio(jobs.clone(), FioRows::Usual).check(&setup.config)?;
     let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
     let config = world::Config { seed: experiment.seeds[0], ..setup.config };
     world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
