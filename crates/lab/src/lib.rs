@@ -30,6 +30,8 @@ mod observe;
 mod page;
 mod plots;
 pub mod real;
+#[cfg(test)]
+mod records;
 mod relabel;
 mod results;
 mod rules;
