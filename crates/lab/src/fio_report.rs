@@ -98,7 +98,7 @@ fn transfer_metrics(job: &JobResult, transfers: &Transfers) -> Vec<(&'static str
     metrics
 }
 
-/// How far the average latency is from depth divided by IOPS, which a full queue has (Little's law).
+/// How far the average latency is from depth divided by IOPS, that of a full queue (Little's law).
 fn depth_latency_error(job: &JobResult, transfers: &Transfers) -> f64 {
     let expected = f64::from(job.iodepth) / job.iops(transfers);
     (transfers.lat.mean_ns() / 1e9 / expected - 1.0).abs()

@@ -1,10 +1,10 @@
 //! Judges claims against the results of the runs.
 //!
-//! At each point (an accepted point of a fit, or a world of an ensemble) a measure is the median over
-//! the seeds. A claim holds if each of its measures lies within its threshold at *every* point; the
-//! verdict has the number of points at which it does. Its negative control must miss the threshold
-//! at every point, or keep a threshold of its own; without that the claim has no verdict. The bands
-//! of sizes have a count of their own. Published numbers play no part.
+//! At each point (an accepted point of a fit, or a world of an ensemble) a measure is the median
+//! over the seeds. A claim holds if each of its measures lies within its threshold at *every*
+//! point; the verdict has the number of points at which it does. Its negative control must miss the
+//! threshold at every point, or keep a threshold of its own; without that the claim has no verdict.
+//! The bands of sizes have a count of their own. Published numbers play no part.
 
 use std::collections::BTreeMap;
 

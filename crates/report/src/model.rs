@@ -303,7 +303,7 @@ pub enum Style {
     Step,
     /// One mark per point.
     Points,
-    /// Vertical lines: points in pairs, `(x, low), (x, high)`. For example the interval of a number.
+    /// Vertical lines: points in pairs, `(x, low), (x, high)`. For example intervals of numbers.
     Intervals,
     /// Horizontal bars: points in pairs, `(from, y), (to, y)`. For example the service times of a
     /// queue.
