@@ -85,8 +85,8 @@ pub(super) const READS_BY_AGE: Check = Check {
 
 pub(super) const AGE_FOR_READERS: Check = Check {
     id: "004-9",
-    about: "an SD card with 16 random readers in interleaved files of 80 MB each for 30 s: reads by \
-            age against reads by sector",
+    about: "an SD card with 16 random readers in interleaved files of 80 MB each for 30 s: reads \
+            by age against reads by sector",
     run: |seed| {
         // The mail's card had tiotest with 16 threads and 80 MB each. Between two reads of 4 KiB a
         // thread spends a system call: 0.1 ms (ours). The mail's file system, nilfs2, writes a log,
