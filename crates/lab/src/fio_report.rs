@@ -115,7 +115,7 @@ fn job_metrics(job: &JobResult) -> Vec<(&'static str, f64)> {
         ("trims", job.trim.ios as f64),
         ("syncs", job.sync.count() as f64),
         ("zone_resets", job.zone_resets as f64),
-        ("first_error", f64::from(job.told_error().unwrap_or(0))),
+        ("first_error", f64::from(job.reported_error().unwrap_or(0))),
     ];
     for (unit, bound, metric) in BOUNDS {
         let share = job.bounds.shares().find(|share| share.0 == unit && share.1 == bound);
