@@ -234,6 +234,7 @@ fn world(elevator: &str) -> Config {
             queue_depth: DEPTH,
             policy: Policy::ShortestPositioning { age_max: Nanos::from_ms(100) },
             write_cache_sectors: 16_384,
+            destage_after: Nanos::from_ms(20),
             read_ahead_sectors: 256,
         }),
         interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },

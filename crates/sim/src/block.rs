@@ -181,6 +181,7 @@ mod tests {
             queue_depth: 1,
             policy: Policy::InOrder,
             write_cache_sectors: 0,
+            destage_after: Nanos(0),
             read_ahead_sectors: 0,
         })
     }

@@ -340,6 +340,7 @@ fn disk(section: &mut Section<'_>) -> Result<DiskConfig, Error> {
         queue_depth: section.number("queue_depth", 1..=1024, 1)?,
         policy: section.choice("policy", &policies)?,
         write_cache_sectors: section.number("write_cache_kib", 0..=1 << 20, 0u32)? * 2,
+        destage_after: Nanos::from_ms(section.number("destage_after_ms", 0..=HOUR_MS, 20)?),
         read_ahead_sectors: section.number("read_ahead_kib", 0..=1 << 20, 0u32)? * 2,
     })
 }

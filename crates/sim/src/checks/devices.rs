@@ -41,6 +41,7 @@ fn disk(write_cache_sectors: u32) -> Disk {
         queue_depth: 1,
         policy: Policy::InOrder,
         write_cache_sectors,
+        destage_after: Nanos::from_ms(20),
         read_ahead_sectors: 4 << 10,
     })
 }

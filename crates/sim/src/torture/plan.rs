@@ -271,6 +271,7 @@ fn disk(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> DiskC
         queue_depth,
         policy: one_of(random, &[Policy::InOrder, ageing]),
         write_cache_sectors,
+        destage_after: Nanos::from_ms(if write_cache_sectors > 16 { 20 } else { 0 }),
         read_ahead_sectors: one_of(random, &[0, 64]),
     }
 }

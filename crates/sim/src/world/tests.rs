@@ -53,6 +53,7 @@ fn disk() -> DeviceConfig {
         queue_depth: 4,
         policy: Policy::ShortestPositioning { age_max: Nanos::from_ms(100) },
         write_cache_sectors: 0,
+        destage_after: Nanos(0),
         read_ahead_sectors: 256,
     })
 }

@@ -22,6 +22,14 @@
 //! manuals have a *command aging limit*, after which commands are first come, first served: 48 in
 //! the Ultrastars 15K450 and C15K600, in units of 50 ms (from memory), so 2.4 s.
 //!
+//! # Destaging
+//!
+//! The write cache is written to the medium for a flush, for a write without room, and after a pause
+//! of the host. A drive that destaged in each short gap between the commands of a reader would lose
+//! its position and its read-ahead. So firmware waits for a time without commands (US 7721051: about
+//! the usual gap between two of them). Until then it keeps data for a threshold of occupied memory
+//! (Seagate, US 6789163); here the threshold is a full cache.
+//!
 //! Left out: defects, thermal calibration, several arms, zones of the cache.
 
 mod cache;
@@ -72,6 +80,8 @@ pub struct DiskConfig {
     pub policy: Policy,
     /// Sectors of the write cache; zero means write-through.
     pub write_cache_sectors: u32,
+    /// Time without a host command, after which the drive destages its write cache unasked.
+    pub destage_after: Nanos,
     /// Sectors of read-ahead after a read, while the drive is otherwise idle.
     pub read_ahead_sectors: u32,
 }
@@ -147,6 +157,8 @@ pub struct Disk {
     arm: (u32, u32),
     read_ahead: Option<ReadAhead>,
     in_flight: u32,
+    /// Last start or end of a host command.
+    host_seen: Nanos,
     counters: DiskCounters,
 }
 
@@ -174,6 +186,7 @@ impl Disk {
             arm: (0, 0),
             read_ahead: None,
             in_flight: 0,
+            host_seen: Nanos(0),
             counters: DiskCounters::default(),
         }
     }
@@ -325,6 +338,12 @@ impl Disk {
         flush.into_iter().chain(write).min()
     }
 
+    /// Start of destaging unasked, if the host sends nothing before.
+    fn idle_destage_at(&self) -> Option<Nanos> {
+        let pauses = self.in_flight == 0 && !self.cache.is_clean();
+        pauses.then(|| self.host_seen + self.config.destage_after)
+    }
+
     /// Cost of positioning, less the age of the waiting command.
     fn aged(&self, now: Nanos, (seek, rotation): (Nanos, Nanos), since: Nanos) -> i64 {
         let off = now.since(since).0.saturating_mul(self.age_weight_x65536) >> 16;
@@ -338,10 +357,9 @@ impl Disk {
         }
         let host = self.choose_command(now);
         let wanted_since = self.destage_wanted_since();
-        let destage = match host {
-            Some(_) if wanted_since.is_none() => None,
-            _ => self.choose_destage(now, wanted_since.unwrap_or(now)),
-        };
+        let unasked = || self.idle_destage_at().filter(|at| *at <= now).map(|_| now);
+        let since = wanted_since.or_else(unasked);
+        let destage = since.and_then(|since| self.choose_destage(now, since));
         match (host, destage) {
             (Some((cost, _)), Some((destage_cost, sector))) if destage_cost < cost => {
                 self.begin_destage(now, sector);
@@ -459,13 +477,17 @@ impl Device for Disk {
         assert!(command.sector.0 + u64::from(command.sectors) <= self.sectors());
         assert!(self.in_flight < self.config.queue_depth, "the queue depth is respected");
         self.in_flight += 1;
+        self.host_seen = now;
         self.accept(now, command);
         self.choose(now);
     }
 
     fn next_event(&self) -> Option<Nanos> {
         let bus = self.bus.iter().map(|(at, _)| *at).min();
-        let job = self.active.map(|(ends, _)| ends);
+        let job = match self.active {
+            Some((ends, _)) => Some(ends),
+            None => self.idle_destage_at(),
+        };
         bus.into_iter().chain(job).min()
     }
 
@@ -480,11 +502,13 @@ impl Device for Disk {
                 continue;
             }
             let place = self.bus.iter().position(|(ends, _)| *ends == at);
-            let (at, tag) = self
-                .bus
-                .remove(place.expect("the next event is one of these two"))
-                .expect("the place was found");
+            let Some((at, tag)) = place.and_then(|place| self.bus.remove(place)) else {
+                // The pause of the host is long enough.
+                self.choose(at);
+                continue;
+            };
             self.in_flight -= 1;
+            self.host_seen = at;
             ended.push((at, tag));
         }
     }

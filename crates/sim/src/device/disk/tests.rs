@@ -29,6 +29,7 @@ fn config(policy: Policy, write_cache_sectors: u32) -> DiskConfig {
         queue_depth: 32,
         policy,
         write_cache_sectors,
+        destage_after: Nanos(20 * MS),
         read_ahead_sectors: 4_096,
     }
 }
@@ -234,6 +235,37 @@ fn cached_writes_end_at_once_and_a_flush_waits_for_the_medium() {
     let (at, tag) = ended[20];
     assert_eq!(tag, 20);
     assert!((60 * MS..250 * MS).contains(&at.0), "20 positionings, sorted: {at:?}");
+}
+
+/// A sequential reader with pauses, beside a cache with dirty data far away.
+#[test]
+fn short_pauses_of_a_reader_belong_to_its_read_ahead_and_long_ones_to_the_cache() {
+    let jobs = |pause_ms: u64, destage_after_ms: u64| {
+        let destage_after = Nanos(destage_after_ms * MS);
+        let mut disk = Disk::new(DiskConfig { destage_after, ..config(SHORTEST, 16_384) });
+        for tag in 0..20 {
+            let sector = 200_000_000 + u64::from(tag) * 10_000_000;
+            disk.start(Nanos(0), command(tag, CommandOp::Write { fua: false }, sector, 8));
+        }
+        let (mut now, mut ended) = (Nanos(2 * MS), Vec::new());
+        disk.advance(now, &mut ended);
+        for tag in 0..20 {
+            disk.start(now, command(20 + tag, CommandOp::Read, u64::from(tag) * 8, 8));
+            while ended.len() < 21 + tag as usize {
+                now = disk.next_event().unwrap();
+                disk.advance(now, &mut ended);
+            }
+            now = now + Nanos(pause_ms * MS);
+            disk.advance(now, &mut ended);
+        }
+        (disk.counters().jobs, disk.counters().buffer_hits)
+    };
+    assert_eq!(jobs(8, 20), (1, 19), "one read of the medium; all others from the read-ahead");
+    let (destaged, hits) = jobs(100, 20);
+    assert_eq!(destaged + hits, 20 + 20, "all writes, and each read once");
+    assert!((14..19).contains(&hits), "three pauses are enough for the cache: {hits}");
+    let (destaged, hits) = jobs(8, 0);
+    assert!(destaged > 20 && hits < 19, "without the wait it loses its place: {destaged} {hits}");
 }
 
 #[test]
