@@ -10,11 +10,12 @@
 //! ```
 //! # Selection of the next command
 //!
-//! The estimated positioning time of a command is reduced by its age times a weight, and the least
-//! is next: aged SPTF, or ASATF (Jacobson and Wilkes, "Disk scheduling algorithms based on
-//! rotational position", HPL-CSP-91-7, 1991; Worthington, Ganger and Patt, SIGMETRICS 1994; the
-//! formula is DiskSim's `ASPTF_OPT`). At the age limit, the age weighs as much as the longest
-//! positioning. Cache writes for a flush or for room have the age of the waiting command.
+//! The time until the data of a command is under the head, including the rest of its preparation, is
+//! reduced by its age times a weight, and the least is next: aged SPTF, or ASATF (Jacobson and
+//! Wilkes, "Disk scheduling algorithms based on rotational position", HPL-CSP-91-7, 1991;
+//! Worthington, Ganger and Patt, SIGMETRICS 1994; the formula is DiskSim's `ASPTF_OPT`). At the age
+//! limit, the age weighs as much as the longest positioning. Cache writes for a flush or for room
+//! have the age of the waiting command.
 //!
 //! Real firmware is secret, but its form is known. Patents describe an access time that is reduced
 //! as a command approaches its limit (Seagate, US 10310923), and old commands of which the nearest
@@ -344,10 +345,16 @@ impl Disk {
         pauses.then(|| self.host_seen + self.config.destage_after)
     }
 
-    /// Cost of positioning, less the age of the waiting command.
-    fn aged(&self, now: Nanos, (seek, rotation): (Nanos, Nanos), since: Nanos) -> i64 {
+    /// Time until the data is under the head, less the age of the waiting command.
+    fn aged(&self, now: Nanos, until_data: Nanos, since: Nanos) -> i64 {
         let off = now.since(since).0.saturating_mul(self.age_weight_x65536) >> 16;
-        (seek + rotation).0.cast_signed() - off.cast_signed()
+        until_data.0.cast_signed() - off.cast_signed()
+    }
+
+    /// Time at which the mechanism can begin a command: after its preparation.
+    fn prepared_at(&self, now: Nanos, arrived: Nanos) -> Nanos {
+        let prepares = if self.config.overlaps_overhead { arrived } else { now };
+        now.max(prepares + self.config.overhead)
     }
 
     /// Chooses the mechanism's next job by the drive's policy.
@@ -374,7 +381,10 @@ impl Disk {
     fn choose_command(&self, now: Nanos) -> Option<(i64, usize)> {
         let cost = |(place, queued): (usize, &Queued)| {
             let write = matches!(queued.command.op, CommandOp::Write { .. });
-            (self.aged(now, self.positioning(now, &queued.place, write), queued.arrived), place)
+            let ready = self.prepared_at(now, queued.arrived);
+            let (seek, rotation) = self.positioning(ready, &queued.place, write);
+            let until_data = ready.since(now) + seek + rotation;
+            (self.aged(now, until_data, queued.arrived), place)
         };
         let mut costs = self.queue.iter().enumerate().map(cost);
         match self.config.policy {
@@ -391,7 +401,8 @@ impl Disk {
         let near = self.cache.around(here, epoch.unwrap_or(u64::MAX)).into_iter().flatten();
         let cost = |sector: u64| {
             let place = self.config.geometry.place(sector);
-            (self.aged(now, self.positioning(now, &place, true), since), sector)
+            let (seek, rotation) = self.positioning(now, &place, true);
+            (self.aged(now, seek + rotation, since), sector)
         };
         near.map(cost).min()
     }
@@ -400,8 +411,7 @@ impl Disk {
         let Queued { command, place, arrived } = self.queue.remove(place);
         let write = matches!(command.op, CommandOp::Write { .. });
         let range = (command.sector.0, command.sectors);
-        let prepares = if self.config.overlaps_overhead { arrived } else { now };
-        let ready = now.max(prepares + self.config.overhead);
+        let ready = self.prepared_at(now, arrived);
         let ends = self.run(ready, place, range, write);
         self.active = Some((ends, Job::Host(command)));
     }
