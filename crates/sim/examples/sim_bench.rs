@@ -23,7 +23,7 @@ use blockyard_sim::device::flash::FlashConfig;
 use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
-use blockyard_sim::world::{self, Config, DeviceConfig, InterruptConfig, WriteBack};
+use blockyard_sim::world::{self, Config, DeviceConfig, FsyncOrder, InterruptConfig, WriteBack};
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use blockyard_workload::random::Random;
 use blockyard_workload::tiotest::{self, Tiotest};
@@ -217,6 +217,7 @@ fn world(elevator: &str) -> Config {
             writers_write: true,
             writer_pages: 256,
             flusher_pages: 1024,
+            fsync: FsyncOrder::DataFirst,
         },
         fs: Some(FsConfig::Ext3(Ext3Config::of_2009())),
         bio_sectors: 256,

@@ -18,7 +18,8 @@ use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
 use blockyard_sim::world::{
-    Config, DeviceConfig, Housekeeping, InterruptConfig, QueueMode, RamConfig, WriteBack,
+    Config, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig, QueueMode, RamConfig,
+    WriteBack,
 };
 
 use super::section::Section;
@@ -131,11 +132,13 @@ fn page_cache(root: &mut Section<'_>) -> Result<(CacheConfig, u32), Error> {
 
 fn write_back(root: &mut Section<'_>) -> Result<(WriteBack, bool), Error> {
     let mut section = root.part("write_back")?;
+    let fsync = [("data first", FsyncOrder::DataFirst), ("commit first", FsyncOrder::CommitFirst)];
     let read = WriteBack {
         flushers: section.number("flushers", 1..=64, 1)?,
         writers_write: section.flag("writers_write", false)?,
         writer_pages: section.number("writer_pages", 1..=1 << 20, 1536)?,
         flusher_pages: section.number("flusher_pages", 1..=1 << 20, 1024)?,
+        fsync: section.choice("fsync", &fsync)?,
     };
     let sync_flags = section.flag("sync_flags", true)?;
     section.finish()?;

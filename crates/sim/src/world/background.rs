@@ -78,11 +78,11 @@ pub(super) fn journal(
     thread: ThreadId,
 ) -> Turn {
     match machine.threads[thread].doing.clone() {
-        Doing::CommitData { files, writes, steps, transaction } => {
+        Doing::CommitData { files, writes, steps, transaction, sync } => {
             let write_backs = &machine.files.write_backs;
             let Some(file) = files.iter().find(|file| write_backs.are_running(**file, writes))
             else {
-                machine.threads.set(thread, Doing::CommitSteps { steps, transaction });
+                machine.threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
                 return Turn::Run(Nanos(0));
             };
             if let Some(turn) = devices.unplug_for(machine, cpu, thread) {
@@ -94,8 +94,8 @@ pub(super) fn journal(
         Doing::CommitSteps { .. } if machine.threads[thread].in_flight > 0 => {
             devices.unplug_for(machine, cpu, thread).unwrap_or(Turn::Block(Wait::Writes))
         }
-        Doing::CommitSteps { steps, transaction } => {
-            next_step(machine, devices, (cpu, thread), steps, transaction)
+        Doing::CommitSteps { steps, transaction, sync } => {
+            next_step(machine, devices, (cpu, thread), (steps, transaction, sync))
         }
         _ => begin_commit(machine, devices, cpu, thread),
     }
@@ -107,7 +107,7 @@ fn begin_commit(
     cpu: CpuId,
     thread: ThreadId,
 ) -> Turn {
-    let Machine { threads, files, .. } = machine;
+    let Machine { config, threads, files } = machine;
     let journal = &mut files.journal;
     let asked = journal.wanted > journal.committed;
     if !asked && threads.now() < journal.due {
@@ -121,12 +121,14 @@ fn begin_commit(
         files.end_commit(threads, transaction);
         return Turn::Run(Nanos(0));
     };
+    // `t_synchronous_commit`: a periodic commit is asynchronous.
+    let sync = asked && config.sync_flags;
     for file in &commit.data_first {
-        files.gather_all(&mut threads[thread].outbox, *file);
+        files.gather_all(&mut threads[thread].outbox, *file, sync);
     }
     let writes = files.write_backs.so_far();
     let steps = commit.steps.into();
-    let doing = Doing::CommitData { files: commit.data_first, writes, steps, transaction };
+    let doing = Doing::CommitData { files: commit.data_first, writes, steps, transaction, sync };
     threads.set(thread, doing);
     devices.go(machine, (cpu, thread), true, Nanos(0))
 }
@@ -135,22 +137,21 @@ fn next_step(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
     (cpu, thread): (CpuId, ThreadId),
-    mut steps: VecDeque<CommitStep>,
-    transaction: u64,
+    (mut steps, transaction, sync): (VecDeque<CommitStep>, u64, bool),
 ) -> Turn {
-    let Machine { config, threads, files } = machine;
+    let Machine { threads, files, .. } = machine;
     let Some(step) = steps.pop_front() else {
         threads.set(thread, Doing::Next);
         files.end_commit(threads, transaction);
         return Turn::Run(Nanos(0));
     };
-    threads.set(thread, Doing::CommitSteps { steps, transaction });
+    threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
     let committer = &mut threads[thread];
     let flush = Out {
         op: Op::Flush,
         sector: 0,
         sectors: 0,
-        sync: config.sync_flags,
+        sync,
         preflush: false,
         fua: false,
         purpose: Purpose::Commit,

@@ -6,6 +6,7 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::background::throttle;
+use super::config::FsyncOrder;
 use super::devices::Devices;
 use super::files::pages;
 use super::in_flight::WritesUpTo;
@@ -36,11 +37,23 @@ pub(super) fn go_on(
         Doing::FsyncPages { file, again, writes } => {
             fsync_pages(machine, devices, (cpu, thread), file, again, writes)
         }
-        Doing::FsyncCommit { transaction } if machine.files.journal.committed < transaction => {
+        Doing::FsyncAsk { data } => {
+            let Machine { threads, files, .. } = machine;
+            let transaction = files.journal.running;
+            files.journal.wanted = transaction;
+            threads.set(thread, Doing::FsyncCommit { transaction, data });
+            threads.wake_from(files.journal.thread, Wait::Work);
+            Turn::Run(Nanos(0))
+        }
+        Doing::FsyncCommit { transaction, .. } if machine.files.journal.committed < transaction => {
             machine.files.waiters.commit.push((thread, transaction));
             Turn::Block(Wait::Commit)
         }
-        Doing::FsyncCommit { .. } => returns(&mut machine.threads, thread),
+        Doing::FsyncCommit { data: Some((file, writes)), .. } => {
+            machine.threads.set(thread, Doing::FsyncPages { file, again: true, writes });
+            Turn::Run(Nanos(0))
+        }
+        Doing::FsyncCommit { data: None, .. } => returns(&mut machine.threads, thread),
         Doing::Reap { at_least, at_most, until } => {
             reap(&mut machine.threads, thread, (at_least, at_most), until)
         }
@@ -113,9 +126,13 @@ fn make_call(
             Turn::Run(cost)
         }
         Call::Fsync(file) => {
-            files.gather_all(&mut threads[thread].outbox, file);
+            files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
             let writes = files.write_backs.so_far();
-            threads.set(thread, Doing::FsyncPages { file, again: true, writes });
+            let doing = match config.write_back.fsync {
+                FsyncOrder::DataFirst => Doing::FsyncPages { file, again: true, writes },
+                FsyncOrder::CommitFirst => Doing::FsyncAsk { data: Some((file, writes)) },
+            };
+            threads.set(thread, doing);
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
         Call::Close(_) => Turn::Run(costs.syscall),
@@ -254,18 +271,18 @@ fn fsync_pages(
         machine.files.waiters.writes.push((thread, file, writes));
         return Turn::Block(Wait::Writes);
     }
-    let Machine { threads, files, .. } = machine;
+    let Machine { config, threads, files } = machine;
     if again && files.cache.dirty_pages_of(file) > 0 {
         // They were written again during their write-back.
-        files.gather_all(&mut threads[thread].outbox, file);
+        files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
         let writes = files.write_backs.so_far();
         threads.set(thread, Doing::FsyncPages { file, again: false, writes });
         return devices.go(machine, (cpu, thread), true, Nanos(0));
     }
-    let transaction = files.journal.running;
-    files.journal.wanted = transaction;
-    threads.set(thread, Doing::FsyncCommit { transaction });
-    threads.wake_from(files.journal.thread, Wait::Work);
+    match config.write_back.fsync {
+        FsyncOrder::DataFirst => threads.set(thread, Doing::FsyncAsk { data: None }),
+        FsyncOrder::CommitFirst => threads.set(thread, Doing::Next),
+    }
     Turn::Run(Nanos(0))
 }
 

@@ -38,8 +38,8 @@ pub struct Config {
     pub fs: Option<FsConfig>,
     /// Longest bio of buffered I/O in sectors. The queue merges further.
     pub bio_sectors: u32,
-    /// Write-back by `fsync` and the journal is synchronous (`WRITE_SYNC`); otherwise asynchronous,
-    /// like a flusher's.
+    /// Write-back by `fsync`, and by a commit for which somebody waits, is synchronous
+    /// (`WRITE_SYNC`); otherwise asynchronous, like a flusher's.
     pub sync_flags: bool,
     /// Other work of the CPUs, if any.
     pub housekeeping: Option<Housekeeping>,
@@ -81,6 +81,18 @@ pub struct WriteBack {
     /// Pages of a file that a flusher writes back before the next file (`MAX_WRITEBACK_PAGES`:
     /// 1024).
     pub flusher_pages: u32,
+    /// Order of the two waits of `fsync`.
+    pub fsync: FsyncOrder,
+}
+
+/// Order of the two waits of `fsync`, after it has submitted the file's dirty pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FsyncOrder {
+    /// The data, then the commit (`file_write_and_wait_range`; since 2.6.35).
+    DataFirst,
+    /// The commit, then the data: both are in the queue together (`vfs_fsync` to 2.6.34 calls
+    /// `filemap_fdatawrite`, the file system's `fsync`, and `filemap_fdatawait`).
+    CommitFirst,
 }
 
 /// A device model.

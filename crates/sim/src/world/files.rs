@@ -186,8 +186,8 @@ impl<'a> Files<'a> {
     }
 
     /// Takes all dirty pages of a file, for a waiter.
-    pub(super) fn gather_all(&mut self, outbox: &mut VecDeque<Out>, file: FileId) {
-        self.gather(outbox, file, (0, u64::MAX), self.config.sync_flags);
+    pub(super) fn gather_all(&mut self, outbox: &mut VecDeque<Out>, file: FileId, sync: bool) {
+        self.gather(outbox, file, (0, u64::MAX), sync);
     }
 
     /// Takes some dirty pages of the next file in turn, from the end of its last turn; returns the

@@ -43,8 +43,8 @@ use crate::cpu::{Affinity, CpuId, ThreadId};
 
 pub use causes::{Causes, CryptCauses, NullCauses, Outcome, Spread};
 pub use config::{
-    Below, CompletionRule, Config, DeviceConfig, Housekeeping, InterruptConfig, IrqMode,
-    MappedConfig, MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig,
+    Below, CompletionRule, Config, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig,
+    IrqMode, MappedConfig, MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig,
     StackCosts, WriteBack,
 };
 pub use trace::{Event, Observer, Role, Wait};

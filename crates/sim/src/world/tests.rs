@@ -77,6 +77,7 @@ pub(super) fn config(elevator: &str) -> Config {
             writers_write: true,
             writer_pages: 256,
             flusher_pages: 1024,
+            fsync: FsyncOrder::DataFirst,
         },
         fs: Some(FsConfig::Ext3(Ext3Config { mode: DataMode::Writeback, ..Ext3Config::of_2009() })),
         bio_sectors: 256,
@@ -161,6 +162,93 @@ fn fsync_behind_a_writer_is_what_the_levels_are_for_and_the_sync_flag_makes_the_
     let unflagged = fsync_ms(&unflagged);
     assert!(patched * 3 < deadline, "{patched} and {deadline} ms");
     assert!(unflagged > patched * 2, "the control: {unflagged} and {patched} ms");
+}
+
+/// Data in flight during writes of the journal and at the return of `fsync`.
+#[derive(Default)]
+struct Overlap {
+    journal: Option<ThreadId>,
+    data: std::collections::BTreeSet<u64>,
+    commits_beside_data: u64,
+    returns_before_data: u64,
+}
+
+impl Observer for Overlap {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        match event {
+            Event::Spawn { thread, role: Role::Journal } => self.journal = Some(*thread),
+            Event::Submit { thread, .. } if Some(*thread) == self.journal => {
+                self.commits_beside_data += u64::from(!self.data.is_empty());
+            }
+            Event::Submit { bio, .. } => drop(self.data.insert(*bio)),
+            Event::End { bio, .. } => drop(self.data.remove(bio)),
+            // The program sleeps after each `fsync`.
+            Event::Block { on: Wait::Sleep, .. } => {
+                self.returns_before_data += u64::from(!self.data.is_empty());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn fsync_waits_for_data_and_commit_in_its_order_and_always_for_both() {
+    let overlap = |fsync| {
+        let mut config = config("deadline");
+        config.write_back.fsync = fsync;
+        let (samples, priority) = (4, Priority::default());
+        let tester = fsync_tester::Config { samples, background_bytes: None, priority };
+        let mut tester = FsyncTester::new(tester);
+        run(&config, &mut tester, Overlap::default()).unwrap().1
+    };
+    let (first, last) = (overlap(FsyncOrder::DataFirst), overlap(FsyncOrder::CommitFirst));
+    assert_eq!((first.commits_beside_data, first.returns_before_data), (0, 0));
+    assert_eq!(last.returns_before_data, 0);
+    assert!(
+        last.commits_beside_data >= 4,
+        "each begins beside its data: {}",
+        last.commits_beside_data
+    );
+}
+
+/// Writes of the journal, by whether they are synchronous.
+#[derive(Default)]
+struct Commits {
+    journal: Option<ThreadId>,
+    sync: u64,
+    not_sync: u64,
+}
+
+impl Observer for Commits {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        match event {
+            Event::Spawn { thread, role: Role::Journal } => self.journal = Some(*thread),
+            Event::Submit { thread, sync, .. } if Some(*thread) == self.journal => {
+                self.sync += u64::from(*sync);
+                self.not_sync += u64::from(!*sync);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn commit_is_synchronous_if_fsync_asked_for_it_and_a_periodic_one_is_not() {
+    let (samples, priority) = (4, Priority::default());
+    let tester = fsync_tester::Config { samples, background_bytes: None, priority };
+    let mut asks = FsyncTester::new(tester);
+    let (_, commits) = run(&config("deadline"), &mut asks, Commits::default()).unwrap();
+    assert!(commits.sync >= 4 * 2 && commits.not_sync == 0, "{} by fsync", commits.sync);
+    let job = fio::Job::new("write").with(|job| {
+        job.shape.rw = fio::Rw::Write;
+        job.region.size_bytes = 1 << 20;
+        job.end.runtime = Some(Nanos::from_ms(12_000));
+        job.end.time_based = true;
+        job.pace.thinktime = Nanos::from_ms(10);
+    });
+    let mut never = fio::Fio::new(vec![job]).unwrap();
+    let (_, commits) = run(&config("deadline"), &mut never, Commits::default()).unwrap();
+    assert!(commits.not_sync >= 2 * 2 && commits.sync == 0, "{} by time", commits.not_sync);
 }
 
 /// Keeps direct reads of the device in flight.

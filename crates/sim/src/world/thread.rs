@@ -114,19 +114,22 @@ pub(super) enum Doing {
     Throttled,
     /// `fsync`: its pages are being written, again if necessary.
     FsyncPages { file: FileId, again: bool, writes: WritesUpTo },
-    /// `fsync`: the transaction is being committed.
-    FsyncCommit { transaction: u64 },
+    /// `fsync`: it asks for a commit. If `data` is given, it then waits for these pages.
+    FsyncAsk { data: Option<(FileId, WritesUpTo)> },
+    /// `fsync`: the transaction is being committed; `data` as before.
+    FsyncCommit { transaction: u64, data: Option<(FileId, WritesUpTo)> },
     /// Waits for direct operations, with an optional time limit.
     Reap { at_least: u32, at_most: u32, until: Option<Nanos> },
-    /// A commit: data that must be written first.
+    /// A commit: data that must be written first. `sync`: its writes are synchronous.
     CommitData {
         files: Vec<FileId>,
         writes: WritesUpTo,
         steps: VecDeque<CommitStep>,
         transaction: u64,
+        sync: bool,
     },
     /// A commit: its steps in order.
-    CommitSteps { steps: VecDeque<CommitStep>, transaction: u64 },
+    CommitSteps { steps: VecDeque<CommitStep>, transaction: u64, sync: bool },
 }
 
 impl Thread {
