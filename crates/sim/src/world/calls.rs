@@ -6,9 +6,9 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::background::throttle;
-use super::config::FsyncOrder;
+use super::config::{Config, FsyncOrder};
 use super::devices::Devices;
-use super::files::pages;
+use super::files::{Files, pages};
 use super::in_flight::WritesUpTo;
 use super::machine::Machine;
 use super::thread::{Doing, Turn};
@@ -126,13 +126,7 @@ fn make_call(
             Turn::Run(cost)
         }
         Call::Fsync(file) => {
-            files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
-            let writes = files.write_backs.so_far();
-            let doing = match config.write_back.fsync {
-                FsyncOrder::DataFirst => Doing::FsyncPages { file, again: true, writes },
-                FsyncOrder::CommitFirst => Doing::FsyncAsk { data: Some((file, writes)) },
-            };
-            threads.set(thread, doing);
+            begin_fsync(config, threads, files, (thread, file));
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
         Call::Close(_) => Turn::Run(costs.syscall),
@@ -254,6 +248,22 @@ fn read_ahead<'a>(
         open.len() - 1
     });
     &mut open[place].1
+}
+
+/// Takes the file's dirty pages, and sets the first wait.
+fn begin_fsync(
+    config: &Config,
+    threads: &mut Threads<'_>,
+    files: &mut Files<'_>,
+    (thread, file): (ThreadId, FileId),
+) {
+    files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
+    let writes = files.write_backs.so_far();
+    let doing = match config.write_back.fsync {
+        FsyncOrder::DataFirst => Doing::FsyncPages { file, again: true, writes },
+        FsyncOrder::CommitFirst => Doing::FsyncAsk { data: Some((file, writes)) },
+    };
+    threads.set(thread, doing);
 }
 
 fn fsync_pages(

@@ -10,7 +10,7 @@
 //! ```
 //! # Selection of the next command
 //!
-//! The time until the data of a command is under the head, including the rest of its preparation, is
+//! The time until the data of a command is under the head, with the rest of its preparation, is
 //! reduced by its age times a weight, and the least is next: aged SPTF, or ASATF (Jacobson and
 //! Wilkes, "Disk scheduling algorithms based on rotational position", HPL-CSP-91-7, 1991;
 //! Worthington, Ganger and Patt, SIGMETRICS 1994; the formula is DiskSim's `ASPTF_OPT`). At the age
@@ -25,11 +25,11 @@
 //!
 //! # Destaging
 //!
-//! The write cache is written to the medium for a flush, for a write without room, and after a pause
-//! of the host. A drive that destaged in each short gap between the commands of a reader would lose
-//! its position and its read-ahead. So firmware waits for a time without commands (US 7721051: about
-//! the usual gap between two of them). Until then it keeps data for a threshold of occupied memory
-//! (Seagate, US 6789163); here the threshold is a full cache.
+//! The write cache is written to the medium for a flush, for a write without room, and after a
+//! pause of the host. A drive that destaged in each short gap between the commands of a reader
+//! would lose its position and its read-ahead. So firmware waits for a time without commands
+//! (US 7721051: about the usual gap between two of them). Until then it keeps data for a threshold
+//! of occupied memory (Seagate, US 6789163); here the threshold is a full cache.
 //!
 //! Left out: defects, thermal calibration, several arms, zones of the cache.
 

@@ -102,9 +102,9 @@ fn sequential_reads_run_at_the_rate_of_their_zone_even_one_at_a_time() {
     }
 }
 
-/// Sequential writes without a cache. A drive that prepares a command only when the mechanism is free
-/// misses the next sector: with one command it loses a turn each, with eight it takes a later one
-/// first.
+/// Sequential writes without a cache. A drive that prepares a command only when the mechanism is
+/// free misses the next sector: with one command it loses a turn each, with eight it takes a later
+/// one first.
 #[test]
 fn prepared_commands_stream_and_others_lose_turns() {
     let time = |overlaps_overhead, depth| {
