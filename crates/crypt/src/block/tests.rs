@@ -169,7 +169,8 @@ fn images_around_drop<T: ?Sized>(value: Box<T>) -> (Vec<u8>, Vec<u8>) {
     let value = Box::into_raw(value);
     // SAFETY: the value is alive; a page is allocated as zeros, so that no byte is uninitialised.
     let layout = unsafe { std::alloc::Layout::for_value(&*value) };
-    // SAFETY: as above, and the allocation is freed last.
+    // SAFETY: the allocation has `layout.size()` bytes and is freed last. A page is allocated as
+    // zeros, so that no byte is uninitialised.
     let bytes =
         || unsafe { std::slice::from_raw_parts(value.cast::<u8>(), layout.size()).to_vec() };
     let before = bytes();

@@ -124,14 +124,14 @@ pub(super) unsafe fn ivs(
     }
     debug_assert!(rounds < ROUND_KEYS_MAX);
     for round in 1..rounds {
-        // SAFETY: as above; `round` is below the count.
+        // SAFETY: the schedule holds the key of `round`, which is below `rounds`, aligned.
         let key = unsafe { _mm_load_si128(keys.cast::<__m128i>().add(round)) };
         for block in &mut blocks {
             *block = _mm_aesenc_si128(*block, key);
         }
         in_step(&mut blocks);
     }
-    // SAFETY: as above.
+    // SAFETY: `rounds` is below `ROUND_KEYS_MAX`, so the schedule holds this key, aligned.
     let key = unsafe { _mm_load_si128(keys.cast::<__m128i>().add(rounds)) };
     for block in &mut blocks {
         *block = _mm_aesenclast_si128(*block, key);

@@ -9,7 +9,7 @@ pub(crate) fn clear() {
             // SAFETY: the CPU's features were checked.
             unsafe { x86::clear_avx512() }
         } else if is_x86_feature_detected!("avx") {
-            // SAFETY: as above.
+            // SAFETY: the CPU has AVX: it was checked.
             unsafe { x86::clear_avx() }
         }
     }

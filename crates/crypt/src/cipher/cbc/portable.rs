@@ -40,7 +40,7 @@ unsafe fn encrypt_chains(schedule: *const Schedule, job: &Job) {
             xor(chains, data);
             keys.data.encrypt(chains);
             for (index, block) in chains.iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: the block lies within the job, whose destination is valid for writes.
                 unsafe { store(std::slice::from_ref(block), job.dst.add(offset(index))) }
             }
         }
@@ -82,7 +82,7 @@ unsafe fn decrypt_batches(schedule: *const Schedule, job: &Job) {
             // SAFETY: every block but the last of a sector of the job.
             unsafe { xor_raw(&mut blocks[1..], job.src.add(offset + sector * job.sector_bytes)) }
         }
-        // SAFETY: as above.
+        // SAFETY: the batch lies within the job, whose destination is valid for writes.
         unsafe { store(data, job.dst.add(offset)) }
     }
 }

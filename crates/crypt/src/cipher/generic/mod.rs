@@ -141,7 +141,8 @@ impl Generic {
                 scratch: &mut buffers.scratch,
             };
             batch(self, numbers, &mut run);
-            // SAFETY: as above; the destination is valid for writes.
+            // SAFETY: the part lies within the job, whose destination is valid for writes. The
+            // buffer on this stack is separate from the caller's memory.
             unsafe { job.dst.add(offset).copy_from_nonoverlapping(run.data.as_ptr(), len_bytes) }
         }
     }

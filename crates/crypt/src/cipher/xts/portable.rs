@@ -53,7 +53,7 @@ unsafe fn batches<const ENCRYPT: bool>(schedule: *const Schedule, job: &Job) {
             keys.data.decrypt(data);
         }
         xor(data, tweaks);
-        // SAFETY: as above.
+        // SAFETY: the batch lies within the job, whose destination is valid for writes.
         unsafe { store(data, job.dst.add(offset)) }
     }
 }
