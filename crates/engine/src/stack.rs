@@ -108,10 +108,7 @@ impl Stack {
 
     /// Moves new SQEs to the end of `out`.
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
-        match self.is_one() {
-            true => self.shards[0].take_sq(out),
-            false => out.append(&mut self.sq),
-        }
+        if self.is_one() { self.shards[0].take_sq(out) } else { out.append(&mut self.sq) }
     }
 
     /// Moves finished bios to the end of `out`.

@@ -68,9 +68,10 @@ impl Scale {
     pub(crate) fn number(self, value: f64) -> String {
         let scaled = value / self.size;
         // Adding zero turns -0 into 0.
-        match self.counts && scaled.fract() == 0.0 && scaled.abs() < PLAIN_MAX {
-            true => format!("{:.0}", scaled + 0.0),
-            false => significant(scaled),
+        if self.counts && scaled.fract() == 0.0 && scaled.abs() < PLAIN_MAX {
+            format!("{:.0}", scaled + 0.0)
+        } else {
+            significant(scaled)
         }
     }
 

@@ -275,9 +275,10 @@ struct Unreadable(&'static [u8], u64);
 
 impl HeaderSource for Unreadable {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        match offset_bytes < self.1 {
-            true => self.0.read_at(offset_bytes, buf),
-            false => Err(std::io::Error::other("bad sector").into()),
+        if offset_bytes < self.1 {
+            self.0.read_at(offset_bytes, buf)
+        } else {
+            Err(std::io::Error::other("bad sector").into())
         }
     }
 

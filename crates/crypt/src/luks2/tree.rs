@@ -138,9 +138,10 @@ impl<'a> Node<'a> {
     pub(crate) fn numbered(&self) -> Result<Vec<(&'a str, Self)>, TreeError> {
         let entries = self.object()?.iter().map(|(key, value)| {
             let node = Self { value, path: self.child_path(key) };
-            match key.bytes().all(|byte| byte.is_ascii_digit()) {
-                true => Ok((key.as_str(), node)),
-                false => Err(node.error("its key is not a number")),
+            if key.bytes().all(|byte| byte.is_ascii_digit()) {
+                Ok((key.as_str(), node))
+            } else {
+                Err(node.error("its key is not a number"))
             }
         });
         entries.collect()

@@ -30,9 +30,10 @@ impl Script {
     }
 
     fn left(&self, effort: Effort) -> u32 {
-        match self.tight && effort == Effort::NoWait {
-            true => 0,
-            false => self.buddy.free_pages().saturating_sub(self.kept_back),
+        if self.tight && effort == Effort::NoWait {
+            0
+        } else {
+            self.buddy.free_pages().saturating_sub(self.kept_back)
         }
     }
 

@@ -138,9 +138,10 @@ impl World {
         let config = config(&mut rng, generation);
         // A test's own elevator may have the name of a registered one.
         let known = ElevatorType::named(elevator.name);
-        let spec = match known.is_some_and(|known| std::ptr::eq(known, elevator)) {
-            true => ElevatorSpec::parse(&tunables(&mut rng, elevator)).expect("values in range"),
-            false => ElevatorSpec::of(elevator),
+        let spec = if known.is_some_and(|known| std::ptr::eq(known, elevator)) {
+            ElevatorSpec::parse(&tunables(&mut rng, elevator)).expect("values in range")
+        } else {
+            ElevatorSpec::of(elevator)
         };
         let mut world = Self {
             rng,

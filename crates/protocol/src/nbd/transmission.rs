@@ -114,9 +114,10 @@ const fn refuse(errno: Errno, text: &'static str) -> Refusal {
 impl Transmission {
     pub(super) fn new(export: &Export, opening: Opening) -> Self {
         let advertised = u64::from(export.block_max_bytes);
-        let payload_max_bytes = match opening.sizes_known {
-            true => advertised,
-            false => advertised.max(u64::from(DEFAULT_PAYLOAD_MAX_BYTES)),
+        let payload_max_bytes = if opening.sizes_known {
+            advertised
+        } else {
+            advertised.max(u64::from(DEFAULT_PAYLOAD_MAX_BYTES))
         };
         let mut known_flags = !0;
         if opening.mode == ReplyMode::Simple {
@@ -130,9 +131,10 @@ impl Transmission {
             opening,
             size_bytes: export.size_bytes,
             // A client that has not asked for block sizes counts in bytes.
-            unaligned_mask: match opening.sizes_known {
-                true => u64::from(export.block_min_bytes) - 1,
-                false => 0,
+            unaligned_mask: if opening.sizes_known {
+                u64::from(export.block_min_bytes) - 1
+            } else {
+                0
             },
             payload_max_bytes,
             discard_max_bytes: payload_max_bytes.max(DISCARD_MAX_BYTES),
@@ -268,12 +270,10 @@ impl Transmission {
             }
             len_bytes -= over;
         }
-        self.state = match last {
-            true => State::Header,
-            false => State::Payload {
-                offset_bytes: offset_bytes + len_bytes,
-                left_bytes: left - len_bytes,
-            },
+        self.state = if last {
+            State::Header
+        } else {
+            State::Payload { offset_bytes: offset_bytes + len_bytes, left_bytes: left - len_bytes }
         };
         let consumed = len_bytes as usize;
         Step { consumed, event: Event::Payload { offset_bytes, len_bytes: consumed, last } }

@@ -351,9 +351,10 @@ impl Crypt {
 impl Target for Crypt {
     fn map(&mut self, mut part: Part, cx: &mut TargetCx<'_>) -> Mapped {
         if part.op == Op::Discard {
-            return match self.spec.allow_discards {
-                true => Mapped::Remapped { dev: self.spec.dev, sector: self.lower(part.sector) },
-                false => Mapped::Ended(BlkStatus::NotSupported),
+            return if self.spec.allow_discards {
+                Mapped::Remapped { dev: self.spec.dev, sector: self.lower(part.sector) }
+            } else {
+                Mapped::Ended(BlkStatus::NotSupported)
             };
         }
         if !self.is_aligned(&part) {
