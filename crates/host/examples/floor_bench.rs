@@ -39,9 +39,10 @@ fn median_ns(count: usize, mut work: impl FnMut(usize), mut between: impl FnMut(
 }
 
 fn print(name: &str, ns: f64) {
-    match std::env::args().any(|word| word == "--json") {
-        true => println!("{{\"bench\":\"floor\",\"piece\":\"{name}\",\"ns\":{ns:.1}}}"),
-        false => println!("{name:<34} {ns:>10.1} ns"),
+    if std::env::args().any(|word| word == "--json") {
+        println!("{{\"bench\":\"floor\",\"piece\":\"{name}\",\"ns\":{ns:.1}}}");
+    } else {
+        println!("{name:<34} {ns:>10.1} ns");
     }
 }
 

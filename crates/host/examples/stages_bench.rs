@@ -97,15 +97,16 @@ fn main() {
         }
         let (off_ns, on_ns) = (off.undisturbed_ns(), on.undisturbed_ns());
         let cost = (on_ns / off_ns - 1.0) * 100.0;
-        match json {
-            true => println!(
+        if json {
+            println!(
                 "{{\"bench\":\"stages\",\"op\":\"{name}\",\"depth\":{depth},\"off_ns\":{off_ns:.1},\
                  \"on_ns\":{on_ns:.1}}}"
-            ),
-            false => println!(
+            );
+        } else {
+            println!(
                 "stages  4 KiB {name:<5} depth {depth:>2}  off {off_ns:7.1} ns  on {on_ns:7.1} ns  \
                  {cost:+5.2} %"
-            ),
+            );
         }
     }
 }

@@ -175,9 +175,10 @@ impl Client {
         let read_bytes = if op == Op::Read { len_bytes } else { 0 };
         self.users[slot as usize] = Some(User { user, read_bytes: read_bytes as usize });
         self.in_flight += 1;
-        match is_alone {
-            true => self.driver.submit_awaited(bio),
-            false => self.driver.submit(bio),
+        if is_alone {
+            self.driver.submit_awaited(bio);
+        } else {
+            self.driver.submit(bio);
         }
         self.driver.unplug();
     }

@@ -51,7 +51,7 @@ impl UserData {
         (self.0 & Self::PATCH != 0).then_some(self.0 as u32)
     }
 
-    /// The same number, with the range that the bio holds.
+    /// This number, with the range that the bio holds.
     pub(crate) fn holding(self, hold: Hold) -> Self {
         let hold = match hold {
             Hold::Announced(slot) => u32::from(slot.0) + 1,

@@ -41,7 +41,7 @@ impl KeyedCipher {
         self.key_len_bytes
     }
 
-    /// The same cipher with another key.
+    /// This cipher with another key.
     pub(crate) fn with_key(&self, key: &SecretBytes) -> Result<SectorCipher, CipherError> {
         let key = key.as_slice();
         SectorCipher::new(&self.spec, key, self.sector_size_bytes, self.iv_large_sectors)

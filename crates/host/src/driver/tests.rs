@@ -234,12 +234,11 @@ fn default_pipeline_writes_long_requests_as_it_reads_them() {
             let buf = BufRef { len_bytes: PAGES * 4096, ..bio(Op::Write, 0).buf };
             let long = |op| Bio { len, buf, ..bio(op, 0) };
             for op in [Op::Write, Op::Read] {
-                match awaited {
-                    true => assert_eq!(driver.submit_and_wait(long(op)), BlkStatus::Ok),
-                    false => {
-                        driver.submit(long(op));
-                        finish_some(&mut driver, 1);
-                    }
+                if awaited {
+                    assert_eq!(driver.submit_and_wait(long(op)), BlkStatus::Ok);
+                } else {
+                    driver.submit(long(op));
+                    finish_some(&mut driver, 1);
                 }
                 if op == Op::Write {
                     fill(&region, 0);

@@ -17,9 +17,10 @@ impl FileId {
     /// From the result of `stat` or `fstat`.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
-        match metadata.file_type().is_block_device() {
-            true => Self { is_block_device: true, device: metadata.rdev(), inode: 0 },
-            false => Self { is_block_device: false, device: metadata.dev(), inode: metadata.ino() },
+        if metadata.file_type().is_block_device() {
+            Self { is_block_device: true, device: metadata.rdev(), inode: 0 }
+        } else {
+            Self { is_block_device: false, device: metadata.dev(), inode: metadata.ino() }
         }
     }
 }

@@ -135,9 +135,12 @@ impl DeviceFile {
         let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
         check_type(path, &metadata)?;
         let is_block_device = metadata.file_type().is_block_device();
-        lock(&file, access).map_err(|error| match is_taken(&error) {
-            true => Error::InUse { path: path.display().to_string() },
-            false => Error::io(path, "lock", error),
+        lock(&file, access).map_err(|error| {
+            if is_taken(&error) {
+                Error::InUse { path: path.display().to_string() }
+            } else {
+                Error::io(path, "lock", error)
+            }
         })?;
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find the length of", error))?;
@@ -427,9 +430,10 @@ impl DeviceFile {
     }
 
     fn heard(&self, op: Op, fua: bool, result: io::Result<()>) -> io::Result<()> {
-        let result = match op == Op::Flush || fua {
-            true => result.and_then(|()| self.ask_witness(op, fua)),
-            false => result,
+        let result = if op == Op::Flush || fua {
+            result.and_then(|()| self.ask_witness(op, fua))
+        } else {
+            result
         };
         if let Err(error) = &result
             && !self.latch(op, fua, error)

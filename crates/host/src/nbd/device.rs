@@ -599,10 +599,8 @@ impl Running {
             let is_suspect = self.ops.get(index).is_suspect();
             self.may_issue(index, is_suspect)
         });
-        let goes_on = match is_up {
-            true => may_issue && self.least_loaded().is_some(),
-            false => self.has_failed(now),
-        };
+        let goes_on =
+            if is_up { may_issue && self.least_loaded().is_some() } else { self.has_failed(now) };
         if goes_on && !self.waiting.ready.is_empty() {
             return;
         }

@@ -354,12 +354,11 @@ impl Transmission {
         let len = Sector::holding(portion.end - portion.start);
         let start = Sector::holding(portion.start);
         // Only a write allocates storage on every kind of file, device and server.
-        let (op, buf) = match no_hole {
-            true => {
-                let len_bytes = len.bytes() as u32;
-                (Op::Write, BufRef { slot: ZEROS_SLOT, offset_bytes: 0, len_bytes })
-            }
-            false => (Op::WriteZeroes, BufRef::NONE),
+        let (op, buf) = if no_hole {
+            let len_bytes = len.bytes() as u32;
+            (Op::Write, BufRef { slot: ZEROS_SLOT, offset_bytes: 0, len_bytes })
+        } else {
+            (Op::WriteZeroes, BufRef::NONE)
         };
         self.submit(Piece::Portion(index), Bio::new(op, start, len, buf, 0));
         Ok(())

@@ -122,9 +122,10 @@ impl<C: Conversation> Waiting<C> {
     /// Handles an event of the client at this index in [`Waiting::sources`]. If the client is
     /// removed, later ones move up.
     pub(super) fn on_ready(&mut self, now: Instant, index: usize) {
-        match self.clients[index].is_complete() {
-            true => drop(self.clients.remove(index)),
-            false => self.go_on(now, index),
+        if self.clients[index].is_complete() {
+            drop(self.clients.remove(index));
+        } else {
+            self.go_on(now, index);
         }
     }
 

@@ -22,7 +22,7 @@ pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDe
     Ok(of_line(device, params, len))
 }
 
-/// The same table for display, with any file name.
+/// The table for display, with any file name.
 pub(super) fn crypt_device(file: &DeviceFile, params: &CryptParams, len: u64) -> MappedDevice {
     of_line(file.path().display().to_string(), params, len)
 }

@@ -116,12 +116,11 @@ impl LogReader {
 fn parse(sector: &[u8; SECTOR_BYTES], at: u64, sector_bytes: u64) -> Option<(LogEntry, u64)> {
     let [first, nr_sectors, flags, text_len] = [0, 1, 2, 3].map(|index| word(sector, index));
     let is_mark = flags & MARK != 0;
-    let mark = match is_mark {
-        true => {
-            let end = ENTRY_BYTES.checked_add(usize::try_from(text_len).ok()?)?;
-            Some(String::from_utf8_lossy(sector.get(ENTRY_BYTES..end)?).into_owned())
-        }
-        false => None,
+    let mark = if is_mark {
+        let end = ENTRY_BYTES.checked_add(usize::try_from(text_len).ok()?)?;
+        Some(String::from_utf8_lossy(sector.get(ENTRY_BYTES..end)?).into_owned())
+    } else {
+        None
     };
     let at_bytes = at.checked_add(sector_bytes)?;
     let len_bytes = nr_sectors.checked_mul(sector_bytes)?;
