@@ -272,10 +272,8 @@ impl Target {
         if self.wrap && len_bytes <= room_bytes && room_bytes > 0 {
             return Ok((offset_bytes % room_bytes).min(room_bytes - len_bytes));
         }
-        let or_wrap = match len_bytes <= room_bytes {
-            true => ", or give --wrap to wrap such bios around",
-            false => "",
-        };
+        let or_wrap =
+            if len_bytes <= room_bytes { ", or give --wrap to wrap such bios around" } else { "" };
         refuse(format!(
             "({name} of {len_bytes} bytes at byte {offset_bytes}) ends past the target, which \
              has {} bytes; use a larger one{or_wrap}",

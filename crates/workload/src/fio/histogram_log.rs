@@ -112,9 +112,10 @@ impl HistogramLog {
     /// The log as a file; `number` counts all clones.
     pub(super) fn file(&self, number: u64, is_shared: bool) -> LogFile {
         let prefix = &self.prefix;
-        let name = match is_shared {
-            true => format!("{prefix}_clat_hist.log"),
-            false => format!("{prefix}_clat_hist.{}.log", number + 1),
+        let name = if is_shared {
+            format!("{prefix}_clat_hist.log")
+        } else {
+            format!("{prefix}_clat_hist.{}.log", number + 1)
         };
         let mut text = String::new();
         for Line { ms, direction, len_bytes, counts } in &self.lines {

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_listed_once_with_the_reason() {
+    fn ignored_options_are_listed_once_with_the_reason() {
         let file = parse("[global]\ndirect=1\nthread\n[a]\nfilename=/dev/sda\ndirect=1\n").unwrap();
         let keys: Vec<&str> = file.ignored.iter().map(|ignored| ignored.key.as_str()).collect();
         assert_eq!(keys, ["thread", "filename"]);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_a_remedy() {
+    fn errors_have_their_line_and_a_remedy() {
         for (text, wanted) in [
             ("[a]\niodeph=4\n", "line 2: iodeph is not a known option; did you mean iodepth?"),
             ("[a]\n\nbs=4x\n", "line 3: bs is \"4x\": it must be a number with k"),

@@ -239,9 +239,10 @@ impl CloneLogs {
         let histograms = self.histograms.iter().map(move |log| log.file(number, self.shared));
         let logs = self.logs.iter().map(move |log| {
             let (prefix, kind) = (&log.prefix, log.kind.name());
-            let name = match self.shared {
-                true => format!("{prefix}_{kind}.log"),
-                false => format!("{prefix}_{kind}.{}.log", number + 1),
+            let name = if self.shared {
+                format!("{prefix}_{kind}.log")
+            } else {
+                format!("{prefix}_{kind}.{}.log", number + 1)
             };
             let mut text = String::new();
             for Line { ms, len_bytes, value, offset_bytes, direction } in &log.lines {

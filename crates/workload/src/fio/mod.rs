@@ -416,9 +416,12 @@ impl Fio {
     }
 
     fn set_up(&self) -> SetUp {
-        let call = |(index, file): (usize, &File)| match file.is_laid_out {
-            true => Call::Layout { file: file_id(index), len_bytes: file.len_bytes },
-            false => Call::Create(file_id(index)),
+        let call = |(index, file): (usize, &File)| {
+            if file.is_laid_out {
+                Call::Layout { file: file_id(index), len_bytes: file.len_bytes }
+            } else {
+                Call::Create(file_id(index))
+            }
         };
         let calls: Vec<Call> = self.files.iter().enumerate().map(call).rev().collect();
         SetUp { calls, error: None }

@@ -81,16 +81,15 @@ impl Offsets {
         let unit_bytes = job.shape.unit_bytes();
         let units = region_bytes / unit_bytes;
         let mut random = Random::new(job.shape.seed, 2 * number);
-        let order = match job.shape.rw.is_random() {
-            false => Order::Sequential,
-            true if !job.shape.has_map() => {
-                Order::Drawn(Draw::new(&job.shape.distribution, units, unit_bytes, random))
-            }
-            true if job.shape.needs_bitmap() => Order::Mapped(random, Map::new(units)),
-            true => {
-                let permutation = Permutation::draw(units, &mut random);
-                Order::Permuted(random, permutation, 0)
-            }
+        let order = if !job.shape.rw.is_random() {
+            Order::Sequential
+        } else if !job.shape.has_map() {
+            Order::Drawn(Draw::new(&job.shape.distribution, units, unit_bytes, random))
+        } else if job.shape.needs_bitmap() {
+            Order::Mapped(random, Map::new(units))
+        } else {
+            let permutation = Permutation::draw(units, &mut random);
+            Order::Permuted(random, permutation, 0)
         };
         Self {
             zone,

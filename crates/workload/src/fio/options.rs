@@ -420,9 +420,10 @@ fn set_continue_on_error(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_gtod_reduce(job: &mut Job, text: &str) -> Result<(), String> {
-    job.kept = match flag(text)? {
-        true => Kept { slat: false, clat: false, lat: false, rates: false, is_seldom: true },
-        false => Kept::default(),
+    job.kept = if flag(text)? {
+        Kept { slat: false, clat: false, lat: false, rates: false, is_seldom: true }
+    } else {
+        Kept::default()
     };
     Ok(())
 }

@@ -485,7 +485,7 @@ fn pause_for_the_rate_is_no_thinking() {
 
 /// A block takes 10 us and is due every millisecond; a think time of 5 ms follows each 4 blocks.
 #[test]
-fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ignored() {
+fn rate_makes_up_for_think_time_unless_rate_ignore_thinktime() {
     let ended = |rate_ignore_thinktime| {
         let mut world = World::new(10, 0);
         let paced = job(Rw::Read, 9).with(|job| {
@@ -549,7 +549,7 @@ fn clone_that_is_slower_than_it_must_be_fails() {
 }
 
 #[test]
-fn what_is_trimmed_is_written_and_a_leap_over_the_end_ends_the_pass() {
+fn trimmed_blocks_are_written_and_a_leap_over_the_end_ends_the_pass() {
     let mut world = World::new(1, 1);
     let result = run(&mut world, job(Rw::RandTrimWrite, 6).with(|job| job.submission.iodepth = 1));
     assert_eq!((result.trim.ios, result.write.ios), (6, 6));
@@ -743,7 +743,7 @@ fn writes_have_the_pattern_that_buffers_are_given() {
 
 /// As with fio's `gtod_reduce`: figures without measurement are not listed.
 #[test]
-fn what_is_not_kept_is_not_listed() {
+fn report_omits_latencies_with_gtod_reduce() {
     let mut reduced = job(Rw::Read, 100);
     reduced.set("gtod_reduce", "1").unwrap();
     let mut fio = Fio::new(vec![reduced]).unwrap();

@@ -111,15 +111,13 @@ pub(super) fn milliseconds(text: &str) -> Result<Nanos, String> {
 
 /// Parses one number with its unit, or arithmetic in parentheses, which counts in microseconds.
 fn time(text: &str, bare: &str) -> Result<Nanos, String> {
-    let ns = match text.starts_with('(') {
-        true => {
-            let us = evaluate(text, |unit| time_unit(unit, "us").map(|ns| ns / 1000));
-            us.and_then(|us| us.checked_mul(1000))
-        }
-        false if text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-            evaluate(text, |unit| time_unit(unit, bare))
-        }
-        false => None,
+    let ns = if text.starts_with('(') {
+        let us = evaluate(text, |unit| time_unit(unit, "us").map(|ns| ns / 1000));
+        us.and_then(|us| us.checked_mul(1000))
+    } else if text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        evaluate(text, |unit| time_unit(unit, bare))
+    } else {
+        None
     };
     ns.map(Nanos).ok_or_else(|| DURATION.into())
 }

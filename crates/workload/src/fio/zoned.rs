@@ -192,9 +192,12 @@ impl Zoned {
         let wanted = at.offset_bytes / self.size_bytes;
         let written = |zone: u64| state.written.get(&zone).copied().unwrap_or(0);
         let inside = at.offset_bytes - wanted * self.size_bytes;
-        let has_it = |zone: u64| match self.is_random || zone != wanted {
-            true => written(zone) >= min_bytes,
-            false => written(zone) >= inside + min_bytes,
+        let has_it = |zone: u64| {
+            if self.is_random || zone != wanted {
+                written(zone) >= min_bytes
+            } else {
+                written(zone) >= inside + min_bytes
+            }
         };
         let near = (0..self.end - self.first).flat_map(|far| {
             let behind = Some(wanted + far).filter(|zone| *zone < self.end);
@@ -275,16 +278,17 @@ mod tests {
             let (_, all) = requests(zoned(&[("rw", rw), ("loops", "4"), ("rwmixread", "70")]));
             let mut written = [0; 4];
             for (zone, block, is_read) in all {
-                match is_read {
-                    true => assert!(block < written[zone as usize], "{rw}: {zone} {block}"),
-                    false => written[zone as usize] = block + 1,
+                if is_read {
+                    assert!(block < written[zone as usize], "{rw}: {zone} {block}");
+                } else {
+                    written[zone as usize] = block + 1;
                 }
             }
         }
     }
 
     #[test]
-    fn what_is_behind_the_capacity_is_never_written() {
+    fn sectors_behind_the_capacity_are_never_written() {
         let (_, written) = requests(zoned(&[("zonecapacity", "12k"), ("loops", "2")]));
         assert!(written.iter().all(|(_, block, _)| *block < 3));
         assert!(written.iter().any(|(_, block, _)| *block == 2));

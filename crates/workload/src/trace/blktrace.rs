@@ -226,10 +226,7 @@ impl Record {
         let part = |at: usize, len: usize| {
             let bytes = &bytes[at..at + len];
             let add = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
-            match is_big {
-                true => bytes.iter().fold(0, add),
-                false => bytes.iter().rev().fold(0, add),
-            }
+            if is_big { bytes.iter().fold(0, add) } else { bytes.iter().rev().fold(0, add) }
         };
         let magic = part(0, 4) as u32;
         if !is_magic(magic) {
@@ -281,9 +278,10 @@ mod tests {
         ];
         let mut all = Vec::new();
         for (word, len) in words {
-            match is_big {
-                true => all.extend(&word.to_be_bytes()[8 - len..]),
-                false => all.extend(&word.to_le_bytes()[..len]),
+            if is_big {
+                all.extend(&word.to_be_bytes()[8 - len..]);
+            } else {
+                all.extend(&word.to_le_bytes()[..len]);
             }
         }
         assert_eq!(all.len(), RECORD_BYTES);
@@ -340,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_says_where_and_a_cut_one_ends_the_trace() {
+    fn invalid_record_has_its_offset_and_a_cut_record_ends_the_trace() {
         let one = record(false, 5, QUEUE | READ, (8, 512), 1);
         let read = |bytes: &[u8]| {
             let mut events = Events::default();

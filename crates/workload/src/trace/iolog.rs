@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_have_their_line() {
         let three = |line: &str| refused(&format!("fio version 3 iolog\n0 f add\n{line}\n"));
         let two = |line: &str| refused(&format!("fio version 2 iolog\nf add\n{line}\n"));
         for (said, wanted) in [

@@ -56,7 +56,7 @@ fn read(bytes: &[u8]) -> Result<(Vec<TracedBio>, End), TraceError> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_trace_is_read_unchanged() {
     for count in [0, 1, 2, 20_000] {
         let bios = bios(count as u64, count);
         let bytes = written(&bios);
@@ -109,7 +109,7 @@ fn every_damaged_byte_is_seen() {
 }
 
 #[test]
-fn what_is_no_trace_says_where_and_what_to_do() {
+fn invalid_trace_error_has_its_offset_and_a_remedy() {
     let bytes = written(&bios(4, 3));
     let problem = |bytes: &[u8]| Trace::read(bytes).unwrap_err().to_string();
     assert_eq!(problem(b""), "at byte 0: the file does not begin with \"BYTRACE\"");

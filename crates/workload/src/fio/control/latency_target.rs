@@ -168,9 +168,10 @@ impl DepthSearch {
                 (self.high, self.stable_windows) = (self.high + 1, 0);
             }
         }
-        self.depth = match self.high == self.iodepth {
-            true => self.depth * 2,
-            false => u32::midpoint(self.depth, self.high),
+        self.depth = if self.high == self.iodepth {
+            self.depth * 2
+        } else {
+            u32::midpoint(self.depth, self.high)
         };
         self.depth = self.depth.min(self.iodepth);
         if self.rule.runs_on || self.depth != before {

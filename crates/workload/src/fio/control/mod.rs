@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_control_options_are_refused() {
         let problem = |options| endless(options).check().unwrap_err().to_string();
         assert!(problem(&[("ss_dur", "1")]).contains("steadystate needs a duration"));
         assert!(

@@ -272,24 +272,19 @@ impl Window {
         let values: Vec<f64> = self.samples.iter().map(figure).collect();
         let n = values.len() as f64;
         let (mean, middle) = (values.iter().sum::<f64>() / n, (n - 1.0) / 2.0);
-        let found = match self.rule.is_slope {
-            true => {
-                let at = |(x, y): (usize, &f64)| (x as f64 - middle, y - mean);
-                let points = || values.iter().enumerate().map(at);
-                let products: f64 = points().map(|(x, y)| x * y).sum();
-                self.slope = products / points().map(|(x, _)| x * x).sum::<f64>();
-                self.slope
-            }
-            false => {
-                let distances = values.iter().map(|value| (value - mean).abs());
-                self.deviation = distances.fold(0.0, f64::max);
-                self.deviation
-            }
+        let found = if self.rule.is_slope {
+            let at = |(x, y): (usize, &f64)| (x as f64 - middle, y - mean);
+            let points = || values.iter().enumerate().map(at);
+            let products: f64 = points().map(|(x, y)| x * y).sum();
+            self.slope = products / points().map(|(x, _)| x * x).sum::<f64>();
+            self.slope
+        } else {
+            let distances = values.iter().map(|value| (value - mean).abs());
+            self.deviation = distances.fold(0.0, f64::max);
+            self.deviation
         };
-        self.criterion = match self.rule.is_percent {
-            true if mean > 0.0 => 100.0 * found / mean,
-            _ => found,
-        };
+        self.criterion =
+            if self.rule.is_percent && mean > 0.0 { 100.0 * found / mean } else { found };
         self.criterion.abs() < self.rule.limit_millionths as f64 / 1e6
     }
 }

@@ -128,9 +128,10 @@ impl Job {
         }
         if !is_on {
             let has_lens = size_bytes > 0 || range_bytes.is_some() || skip_bytes > 0;
-            return match has_lens {
-                true => refuse("zonesize", "and its options need zonemode=strided or zbd"),
-                false => Ok(()),
+            return if has_lens {
+                refuse("zonesize", "and its options need zonemode=strided or zbd")
+            } else {
+                Ok(())
             };
         }
         let range_bytes = self.shape.strides.range_bytes();

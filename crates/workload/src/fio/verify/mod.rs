@@ -239,7 +239,7 @@ mod tests {
     const STAMP: Stamp = Stamp { offset_bytes: 8192, number: Some(3) };
 
     #[test]
-    fn what_was_filled_is_accepted_and_any_changed_byte_is_not() {
+    fn filled_block_is_accepted_and_any_changed_byte_is_not() {
         let pattern = Some(Pattern::parse("0xaabbcc%o").unwrap());
         for sum in Sum::ALL {
             for (interval_bytes, offset_bytes) in [(None, 0), (Some(1024), 0), (Some(1024), 512)] {
