@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_null() {
+    fn absent_values_are_null() {
         let two = Interval { low: 2.0, median: 2.0, high: 2.0 };
         let nan = Interval { low: f64::NAN, median: f64::NAN, high: f64::INFINITY };
         let rows = [

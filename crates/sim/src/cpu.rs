@@ -386,10 +386,7 @@ impl Cpus {
         if let Some(thread) = cpu.current {
             let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
             (*used, *virtual_run) = (*used + cost, *virtual_run + cost);
-            match *until > now {
-                true => *until = *until + cost,
-                false => cpu.debt = cpu.debt + cost,
-            }
+            if *until > now { *until = *until + cost } else { cpu.debt = cpu.debt + cost }
         }
         cpu.interrupted_until = cpu.interrupted_until.max(now) + cost;
         cpu.interrupted_until

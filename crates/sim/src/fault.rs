@@ -168,10 +168,7 @@ impl<D: Device> Faulty<D> {
     fn draw(&mut self) -> Fate {
         let random = &mut self.random;
         let faults = self.faults;
-        let status = match chance(random, faults.errors) {
-            true => BlkStatus::IoError,
-            false => BlkStatus::Ok,
-        };
+        let status = if chance(random, faults.errors) { BlkStatus::IoError } else { BlkStatus::Ok };
         let mut delay = Nanos(0);
         for (per_mille, max) in
             [(faults.stalls, faults.stall_max), (faults.reorders, faults.reorder_max)]

@@ -20,7 +20,7 @@ pub(super) fn desktop_disk() -> Disk {
     disk(16 << 10)
 }
 
-/// The same drive without a write cache.
+/// This drive without a write cache.
 pub(super) fn write_through_disk() -> Disk {
     disk(0)
 }

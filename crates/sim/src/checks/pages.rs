@@ -80,9 +80,10 @@ impl Memory {
                 return 0;
             }
         }
-        match self.is_tight && effort == Effort::NoWait {
-            true => 0,
-            false => self.buddy.free_pages().saturating_sub(self.kept_back),
+        if self.is_tight && effort == Effort::NoWait {
+            0
+        } else {
+            self.buddy.free_pages().saturating_sub(self.kept_back)
         }
     }
 

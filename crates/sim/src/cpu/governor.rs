@@ -42,9 +42,10 @@ impl Clock {
         if elapsed >= governor.sample {
             let load = self.busy.0.min(elapsed.0) * 100 / elapsed.0;
             let load = u32::try_from(load).expect("a percentage");
-            self.speed_percent = match load >= governor.up_threshold_percent {
-                true => 100,
-                false => load.max(governor.speed_min_percent),
+            self.speed_percent = if load >= governor.up_threshold_percent {
+                100
+            } else {
+                load.max(governor.speed_min_percent)
             };
             (self.sample_began, self.busy) = (now, Nanos(0));
         }

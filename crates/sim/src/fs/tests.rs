@@ -93,7 +93,7 @@ fn no_block_is_ever_in_two_hands() {
 }
 
 #[test]
-fn what_the_check_allows_can_be_written_and_written_again() {
+fn accepted_file_sizes_can_be_written_and_overwritten() {
     let device_sectors = 40 * MIB_SECTORS;
     for config in [ext3(), log()] {
         let fits = |pages: &u64| config.check(device_sectors, pages * 4096).is_ok();
@@ -175,7 +175,7 @@ fn the_log_says_when_the_device_is_full() {
 
 #[test]
 #[should_panic(expected = "pages 3..6 of file 0 are written back, but 2 of them were ever written")]
-fn what_was_not_written_is_not_written_back() {
+fn write_back_of_a_clean_page_panics() {
     let mut fs = ext3().build(40 * MIB_SECTORS);
     fs.write(FileId(0), 0..5);
     fs.place(FileId(0), 3..6, &mut Vec::new());

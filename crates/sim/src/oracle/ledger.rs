@@ -5,7 +5,7 @@
 //! Of two writes that overlap in time either may persist. A failed write may be found, or not,
 //! forever.
 //!
-//! The same order limits the losses of a power cut: a successful flush promises every write that
+//! This order limits the losses of a power cut: a successful flush promises every write that
 //! had ended at its submission, FUA promises its own write.
 
 use std::collections::BTreeMap;

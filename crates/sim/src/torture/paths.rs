@@ -284,10 +284,8 @@ impl PathSet {
         let outages = plan.outages;
         let random = &mut self.random;
         let cuts = plan.mode == QueueMode::Request;
-        let mut first = |least| match cuts && sectors > least {
-            true => least + random.below(sectors - least),
-            false => 0,
-        };
+        let mut first =
+            |least| if cuts && sectors > least { least + random.below(sectors - least) } else { 0 };
         let lost = !self.paths[usize::from(path)].is_up
             || self.paths[usize::from(path)].outages != sent_after;
         if lost {

@@ -529,10 +529,8 @@ impl Stack {
 
     fn read(&mut self, at: Nanos, piece: &Bio, by: &mut Witnesses<'_>) -> Result<(), Finding> {
         let stale = self.saboteur.strikes(Sabotage::StaleRead);
-        let stamp = |sector| match stale {
-            true => self.stamps.read_older(sector),
-            false => self.stamps.read(sector),
-        };
+        let stamp =
+            |sector| if stale { self.stamps.read_older(sector) } else { self.stamps.read(sector) };
         let range = piece.sector.0..piece.sector.0 + piece.len.0;
         let found = range.map(|sector| (sector, stamp(sector)));
         let hash = found.clone().fold(0, |hash: u32, (_, stamp)| hash.rotate_left(5) ^ stamp);

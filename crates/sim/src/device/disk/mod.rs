@@ -192,7 +192,7 @@ impl Disk {
         }
     }
 
-    /// What the mechanism has done.
+    /// Counters of the mechanism.
     #[must_use]
     pub fn counters(&self) -> DiskCounters {
         self.counters

@@ -159,7 +159,7 @@ fn flush_that_did_not_reach_the_medium_is_found_and_so_is_the_loss_of_what_it_pr
 }
 
 #[test]
-fn what_was_found_after_a_power_cut_stays_until_it_is_written() {
+fn content_after_a_power_cut_stays_until_it_is_overwritten() {
     let mut desk = Desk::new();
     let write = desk.submit(Op::Write, 0, 8);
     desk.write(&write);

@@ -660,9 +660,10 @@ fn cut(cells: Range<usize>, sector: usize) -> (Vec<Range<usize>>, Range<usize>) 
     let first = start.next_multiple_of(sector);
     let last = end / sector * sector;
     // A single part that touches neither end of its sector.
-    let (parts, whole) = match first > last {
-        true => ([start..end, end..end], start..start),
-        false => ([start..first, last..end], first..last),
+    let (parts, whole) = if first > last {
+        ([start..end, end..end], start..start)
+    } else {
+        ([start..first, last..end], first..last)
     };
     (parts.into_iter().filter(|part| !part.is_empty()).collect(), whole)
 }

@@ -167,10 +167,8 @@ impl Mapped {
             contexts: BTreeSet::new(),
             encrypted: Vec::new(),
         });
-        let context = match self.config.keeps_context {
-            true => bio.origin.io_context,
-            false => IoContext::OF_TASK,
-        };
+        let context =
+            if self.config.keeps_context { bio.origin.io_context } else { IoContext::OF_TASK };
         let origin = Origin { io_context: context, ..bio.origin };
         for piece in 0..pieces {
             let skip = piece * most.min(bio.len.0);

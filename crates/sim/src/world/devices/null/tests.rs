@@ -144,7 +144,7 @@ fn originals_that_end_in_a_softirq_cost_a_thread_even_if_nothing_else_does() {
 }
 
 #[test]
-fn what_was_submitted_on_another_socket_ends_there() {
+fn bio_of_another_socket_ends_there() {
     let mut config = world(device(QueueMode::Mq, IrqMode::Softirq, 1), Some(Stacking::BEFORE));
     let elsewhere = |config: &Config| causes(&read(config).0).ended_elsewhere;
     assert!(elsewhere(&config) > 0, "CPUs of a socket share a cache");
