@@ -174,12 +174,13 @@ pub(crate) fn contained_with<T>(
 /// The text of a panic.
 pub(crate) fn defect(targets: &[&'static str]) -> String {
     let names: Vec<String> = targets.iter().map(|name| format!("`{name}`")).collect();
-    match names.is_empty() {
-        true => "a defect in blockyard; the message is on stderr".into(),
-        false => format!(
+    if names.is_empty() {
+        "a defect in blockyard; the message is on stderr".into()
+    } else {
+        format!(
             "a panic in the program's own target {}, or a defect in blockyard; the message is on \
              stderr",
             names.join(" or ")
-        ),
+        )
     }
 }

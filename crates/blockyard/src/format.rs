@@ -309,9 +309,10 @@ impl FormatOptions {
         if header.as_os_str().is_empty() {
             return Err(wrong("header", &"the path is empty"));
         }
-        match is_same_file(header, path) || is_same_new_file(header, path) {
-            true => Err(FormatError::HeaderIsVolume),
-            false => Ok(()),
+        if is_same_file(header, path) || is_same_new_file(header, path) {
+            Err(FormatError::HeaderIsVolume)
+        } else {
+            Ok(())
         }
     }
 
@@ -365,9 +366,10 @@ impl FormatOptions {
             }
             (Err(source), _) => return Err(FormatError::Open { path: path.to_owned(), source }),
         };
-        match self.size_bytes.is_some() && !metadata.is_file() {
-            true => Err(FormatError::SizeOfDevice(path.to_owned())),
-            false => Ok(()),
+        if self.size_bytes.is_some() && !metadata.is_file() {
+            Err(FormatError::SizeOfDevice(path.to_owned()))
+        } else {
+            Ok(())
         }
     }
 

@@ -78,9 +78,8 @@ struct Parts {
 impl Parts {
     fn new(range: &Range<u64>, sector_bytes: u64, size_bytes: u64) -> Self {
         // The last sector of a volume may be cut off, but counts as whole.
-        let floor = |offset: u64| match offset == size_bytes {
-            true => offset,
-            false => offset / sector_bytes * sector_bytes,
+        let floor = |offset: u64| {
+            if offset == size_bytes { offset } else { offset / sector_bytes * sector_bytes }
         };
         let ceil = |offset: u64| offset.next_multiple_of(sector_bytes).min(size_bytes);
         let start = ceil(range.start).min(range.end);

@@ -226,9 +226,12 @@ impl<'a> Output<'a> {
             return Err(self.refused(OutputProblem::OtherUser));
         }
         if metadata.is_file() {
-            let emptied = file.set_len(0).and_then(|()| match self.is_private {
-                true => file.set_permissions(Permissions::from_mode(PRIVATE_MODE)),
-                false => Ok(()),
+            let emptied = file.set_len(0).and_then(|()| {
+                if self.is_private {
+                    file.set_permissions(Permissions::from_mode(PRIVATE_MODE))
+                } else {
+                    Ok(())
+                }
             });
             let kept = emptied.and_then(|()| sync_created(&file, self.path));
             kept.map_err(|error| self.failed(error))?;
@@ -318,9 +321,12 @@ fn folder_of(path: &Path) -> &Path {
 /// Checks that a file of this name can be created: its folder exists and accepts files.
 fn check_folder(path: &Path) -> Result<(), OutputError> {
     let folder = folder_of(path);
-    let is_folder = folder.metadata().and_then(|metadata| match metadata.is_dir() {
-        true => Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?),
-        false => Err(ErrorKind::NotADirectory.into()),
+    let is_folder = folder.metadata().and_then(|metadata| {
+        if metadata.is_dir() {
+            Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+        } else {
+            Err(ErrorKind::NotADirectory.into())
+        }
     });
     is_folder.map_err(|source| OutputError {
         path: path.to_owned(),

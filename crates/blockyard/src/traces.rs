@@ -32,9 +32,10 @@ pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> 
         let failed = |error| Error::file(path, error);
         file.rewind().map_err(failed)?;
         let file = BufReader::new(file);
-        let trace = match !is_short && iolog::begins_with(first) {
-            true => iolog::read(file),
-            false => Trace::read(file),
+        let trace = if !is_short && iolog::begins_with(first) {
+            iolog::read(file)
+        } else {
+            Trace::read(file)
         };
         trace.map_err(|error| wrong(path, &error))?
     };

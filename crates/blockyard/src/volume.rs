@@ -339,10 +339,7 @@ impl Volume {
     }
 
     fn check_writable(&self) -> io::Result<()> {
-        match self.is_read_only() {
-            true => Err(Errno::ROFS.into()),
-            false => Ok(()),
-        }
+        if self.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
     fn change(
@@ -357,10 +354,7 @@ impl Volume {
         if range.end > self.len() {
             return Err(Errno::NOSPC.into());
         }
-        match range.is_empty() {
-            true => Ok(()),
-            false => self.call(change),
-        }
+        if range.is_empty() { Ok(()) } else { self.call(change) }
     }
 
     /// Runs a call with an idle client, which it uses exclusively.

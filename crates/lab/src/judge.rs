@@ -231,9 +231,10 @@ fn quantity_name(quantity: &Quantity) -> String {
                 (variant.to_owned(), rest.replacen('/', " ", 1))
             };
             let ((of_variant, of_rest), (to_variant, to_rest)) = (parts(of), parts(to));
-            match of_rest == to_rest {
-                true => format!("{of_rest}: {of_variant} / {to_variant}"),
-                false => format!("{} / {}", of.pattern, to.pattern),
+            if of_rest == to_rest {
+                format!("{of_rest}: {of_variant} / {to_variant}")
+            } else {
+                format!("{} / {}", of.pattern, to.pattern)
             }
         }
         Quantity::Ratio(of, to) => format!("{of} / {to}"),

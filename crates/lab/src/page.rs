@@ -91,9 +91,10 @@ pub fn run(
         let is_published = experiment.published.iter().any(|row| row.cell.variant == variant.name);
         lines.variants.contains(&variant.name) && !is_published
     };
-    let shown: Vec<&Variant> = match request.variants.is_empty() && !request.all_rows {
-        true => variants.iter().copied().filter(|variant| !lined(variant)).collect(),
-        false => variants.clone(),
+    let shown: Vec<&Variant> = if request.variants.is_empty() && !request.all_rows {
+        variants.iter().copied().filter(|variant| !lined(variant)).collect()
+    } else {
+        variants.clone()
     };
     let report = Report {
         name: experiment.name.clone(),

@@ -51,9 +51,10 @@ pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
         );
     }
     let bytes = replay.counted().values().map(|one| one.out_bytes).sum::<u64>();
-    let verdict = match replay.is_complete() {
-        true => "requests in = requests out, bytes too",
-        false => "requests in and requests out DIFFER",
+    let verdict = if replay.is_complete() {
+        "requests in = requests out, bytes too"
+    } else {
+        "requests in and requests out DIFFER"
     };
     let _ = writeln!(text, "\n{verdict}: {}", human_size(bytes));
     if replay.late().count() > 0 {

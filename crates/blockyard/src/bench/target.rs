@@ -293,10 +293,7 @@ impl Claim {
             file.set_len(needed_bytes).map_err(|error| failed("lengthen", &error))?;
             return Ok(Self::Lengthened(file));
         }
-        match may_destroy {
-            true => Ok(Self::Nothing),
-            false => would_overwrite(),
-        }
+        if may_destroy { Ok(Self::Nothing) } else { would_overwrite() }
     }
 }
 

@@ -92,10 +92,8 @@ impl Worker<'_> {
             if matches!(call, Call::Usage) {
                 usage = usage_of_this_thread();
             }
-            status = match goes_nowhere {
-                true => self.answer(call),
-                false => self.execute(call, task.content()),
-            };
+            status =
+                if goes_nowhere { self.answer(call) } else { self.execute(call, task.content()) };
             if let Err(error) = status {
                 self.failed.get_or_insert(FailedCall { call, error });
             }

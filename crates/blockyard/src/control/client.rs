@@ -267,12 +267,13 @@ fn time_left(until: Instant) -> io::Result<Duration> {
 
 /// An export name as the rest of a line.
 fn name(export: &str) -> Result<&str, ControlError> {
-    match export.contains('\n') {
-        true => Err(ControlError::Field {
+    if export.contains('\n') {
+        Err(ControlError::Field {
             field: "export",
             problem: "a name with a newline cannot be sent",
-        }),
-        false => Ok(export),
+        })
+    } else {
+        Ok(export)
     }
 }
 

@@ -100,9 +100,10 @@ impl Export<'_> {
             && is_now
             && in_flight >= IN_FLIGHT_MIN
             && idle_cpus >= IDLE_CPUS_MIN;
-        Some(match is_few {
-            true => Fact::FewConnections { connections, in_flight, idle_cpus, limit },
-            false => Fact::Limited { limit, is_now },
+        Some(if is_few {
+            Fact::FewConnections { connections, in_flight, idle_cpus, limit }
+        } else {
+            Fact::Limited { limit, is_now }
         })
     }
 }

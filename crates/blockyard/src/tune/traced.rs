@@ -92,9 +92,10 @@ impl Traced {
 
     /// Plays a round's part.
     pub(super) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Error> {
-        let pace = match self.is_timed {
-            true => Pace::Timed { speed_permille: SPEED_ONE },
-            false => Pace::Fastest { depth: None },
+        let pace = if self.is_timed {
+            Pace::Timed { speed_permille: SPEED_ONE }
+        } else {
+            Pace::Fastest { depth: None }
         };
         let mut replay = Replay::new(&self.part(slice, round), pace, self.target(volume))
             .map_err(|misfit| Error::Workload(misfit.to_string()))?;
@@ -119,13 +120,12 @@ impl Traced {
     /// Extends parts shorter than a slice, or the slice if its windows have few bios; false if they
     /// are long enough.
     pub(super) fn lengthen(&mut self, slice: &mut Nanos, slice_max: Nanos, run: &Run) -> bool {
-        let is_enough = match self.is_timed {
-            false => run.seconds >= slice.0 as f64 / 1e9 || self.bios >= BIOS_MAX,
-            true => {
-                let windows = self.trace.windows(*slice);
-                let bios: usize = windows.iter().map(ExactSizeIterator::len).sum();
-                bios >= BIOS_MIN * windows.len() || *slice >= slice_max
-            }
+        let is_enough = if self.is_timed {
+            let windows = self.trace.windows(*slice);
+            let bios: usize = windows.iter().map(ExactSizeIterator::len).sum();
+            bios >= BIOS_MIN * windows.len() || *slice >= slice_max
+        } else {
+            run.seconds >= slice.0 as f64 / 1e9 || self.bios >= BIOS_MAX
         };
         match (is_enough, self.is_timed) {
             (true, _) => return false,
@@ -136,12 +136,11 @@ impl Traced {
     }
 
     pub(super) fn measurement(&self, slice: Nanos) -> Measurement {
-        match self.is_timed {
-            true => {
-                let windows = self.trace.windows(slice).len();
-                Measurement::Window { slice: Duration::from_nanos(slice.0), windows }
-            }
-            false => Measurement::Bios { bios: self.bios, all: self.trace.bios.len() },
+        if self.is_timed {
+            let windows = self.trace.windows(slice).len();
+            Measurement::Window { slice: Duration::from_nanos(slice.0), windows }
+        } else {
+            Measurement::Bios { bios: self.bios, all: self.trace.bios.len() }
         }
     }
 }

@@ -127,9 +127,10 @@ impl Fit {
     #[must_use]
     pub fn print(&self, drawn: u32) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        let name = match self.name.chars().all(is_plain) {
-            true => self.name.clone(),
-            false => format!("{:?}", self.name),
+        let name = if self.name.chars().all(is_plain) {
+            self.name.clone()
+        } else {
+            format!("{:?}", self.name)
         };
         let mut text = format!("[{name}]\ndrawn = {drawn}\npoints = [\n");
         for point in &self.points {

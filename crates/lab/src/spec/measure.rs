@@ -40,9 +40,10 @@ impl Bounds {
 
     fn read_needed(section: &mut Section<'_>) -> Result<Self, Error> {
         let bounds = Self::read(section)?;
-        match bounds == Self::default() {
-            true => Err(section.wrong("takes \"min\", \"max\" or both")),
-            false => Ok(bounds),
+        if bounds == Self::default() {
+            Err(section.wrong("takes \"min\", \"max\" or both"))
+        } else {
+            Ok(bounds)
         }
     }
 }

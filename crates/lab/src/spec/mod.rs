@@ -243,9 +243,10 @@ impl Experiment {
                     let found = self.setup(other, None, &[], &[]);
                     found.is_err_and(|found| found.to_string() == error.to_string())
                 };
-                match self.variants.iter().all(same) {
-                    true => error,
-                    false => error.because(&format!("in variant {}", variant.name)),
+                if self.variants.iter().all(same) {
+                    error
+                } else {
+                    error.because(&format!("in variant {}", variant.name))
                 }
             })?;
             let has_user_time = setup.config.costs.user > Nanos(0);

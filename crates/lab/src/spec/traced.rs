@@ -89,11 +89,10 @@ impl<'a> TraceKeys<'a> {
         if speed.is_some() && is_fast {
             return Err(section.wrong_key("speed_percent", "excludes fast = true"));
         }
-        let pace = match is_fast {
-            true => Pace::Fastest { depth },
-            false => {
-                Pace::Timed { speed_permille: speed.map_or(SPEED_ONE, |percent| percent * 10) }
-            }
+        let pace = if is_fast {
+            Pace::Fastest { depth }
+        } else {
+            Pace::Timed { speed_permille: speed.map_or(SPEED_ONE, |percent| percent * 10) }
         };
         let file = file.ok_or_else(|| section.wrong_key("file", "takes the path of a trace"))?;
         Ok(Self { file, path, pace, wrap })
