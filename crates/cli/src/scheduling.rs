@@ -48,9 +48,10 @@ pub(crate) fn checked_queue_depth(depth: u32) -> Result<u32, String> {
 
 /// Checks a minimum block size: at most the longest sector.
 pub(crate) fn checked_minimum_block(bytes: u32) -> Result<u32, String> {
-    match bytes.is_power_of_two() && bytes <= 4096 {
-        true => Ok(bytes),
-        false => Err("the minimum block must be a power of two from 1 to 4096 bytes".into()),
+    if bytes.is_power_of_two() && bytes <= 4096 {
+        Ok(bytes)
+    } else {
+        Err("the minimum block must be a power of two from 1 to 4096 bytes".into())
     }
 }
 

@@ -177,9 +177,10 @@ impl VolumeSpec {
 
     /// All steps together; `raw` opens the file without encryption.
     pub(crate) fn open(&self, settings: VolumeOptions, raw: bool) -> Result<Volume, Failure> {
-        match raw {
-            true => Ok(Volume::options().settings(settings).raw().open(&self.path)?),
-            false => self.prepare(settings, StdinUse::Free)?.unlock()?.start(),
+        if raw {
+            Ok(Volume::options().settings(settings).raw().open(&self.path)?)
+        } else {
+            self.prepare(settings, StdinUse::Free)?.unlock()?.start()
         }
     }
 

@@ -159,11 +159,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     args.give(&fio, &description, Some((&volume, &conditions)), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
-    match is_stopped {
-        true => Err(Failure::failed(
-            "a signal ended the jobs early: the figures cover the time until then",
-        )),
-        false => Ok(()),
+    if is_stopped {
+        Err(Failure::failed("a signal ended the jobs early: the figures cover the time until then"))
+    } else {
+        Ok(())
     }
 }
 
@@ -214,18 +213,17 @@ impl BenchArgs {
         let conditions = conditions.unwrap_or_default();
         #[cfg(feature = "lab")]
         self.page.write(self.force, fio, (description, conditions), in_use)?;
-        match self.json {
-            true => print(&json::text(fio, description, volume, conditions)),
-            false => {
-                let stages =
-                    volume.map_or_else(String::new, |volume| stages::report(&volume.activity()));
-                let conditions: String = conditions
-                    .iter()
-                    .map(|(name, text)| format!("{name}: {}\n", printable(text)))
-                    .collect();
-                let jobs = print_all(&fio.listed());
-                print(&format!("{description}\n{conditions}\n{jobs}{stages}"))
-            }
+        if self.json {
+            print(&json::text(fio, description, volume, conditions))
+        } else {
+            let stages =
+                volume.map_or_else(String::new, |volume| stages::report(&volume.activity()));
+            let conditions: String = conditions
+                .iter()
+                .map(|(name, text)| format!("{name}: {}\n", printable(text)))
+                .collect();
+            let jobs = print_all(&fio.listed());
+            print(&format!("{description}\n{conditions}\n{jobs}{stages}"))
         }
     }
 

@@ -104,7 +104,7 @@ struct RunArgs {
     help: ShortHelpArgs,
 }
 
-/// The same jobs on this machine.
+/// Options of a run of the jobs on this machine.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "On this machine")]
 struct RealArgs {

@@ -65,13 +65,14 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     let copied = volume.copy_in(&mut input.file, &mut |done| progress.at(done));
     drop(progress);
     let loaded_bytes = copied.map_err(Failure::from)?;
-    match loaded_bytes < volume.len() && !args.allow_short {
-        true => Err(input.is_short(
+    if loaded_bytes < volume.len() && !args.allow_short {
+        Err(input.is_short(
             loaded_bytes,
             &volume,
             "the input was written, and the rest of the volume is unchanged",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -96,9 +96,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         )));
     }
     let (replay, place) = args.play(&trace)?;
-    let lines = match args.json {
-        true => pretty(&ReplayReport::new(&trace, &replay, &place)),
-        false => replay_report::lines(&trace, &replay, &place),
+    let lines = if args.json {
+        pretty(&ReplayReport::new(&trace, &replay, &place))
+    } else {
+        replay_report::lines(&trace, &replay, &place)
     };
     print(&lines)?;
     if !replay.is_complete() {
@@ -109,9 +110,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 
 impl ReplayArgs {
     fn pace(&self) -> Pace {
-        match self.fast {
-            true => Pace::Fastest { depth: self.depth },
-            false => Pace::Timed { speed_permille: self.speed.unwrap_or(SPEED_ONE) },
+        if self.fast {
+            Pace::Fastest { depth: self.depth }
+        } else {
+            Pace::Timed { speed_permille: self.speed.unwrap_or(SPEED_ONE) }
         }
     }
 

@@ -172,9 +172,10 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
         print(text::HEAD)?;
     }
     for bios in trace.bios[..count].chunks(LINES) {
-        let lines: String = match args.json {
-            true => bios.iter().map(|bio| line(&BioReport::of(bio))).collect(),
-            false => bios.iter().map(text::bio).collect(),
+        let lines: String = if args.json {
+            bios.iter().map(|bio| line(&BioReport::of(bio))).collect()
+        } else {
+            bios.iter().map(text::bio).collect()
         };
         print(&lines)?;
     }
@@ -184,9 +185,10 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
 fn summary(args: &SummaryArgs) -> Result<(), Failure> {
     let trace = args.input.read()?;
     let summary = Summary::of(&trace);
-    match args.json {
-        true => print(&pretty(&SummaryReport::of(&trace, &summary))),
-        false => print(&text::summary(&trace, &summary)),
+    if args.json {
+        print(&pretty(&SummaryReport::of(&trace, &summary)))
+    } else {
+        print(&text::summary(&trace, &summary))
     }
 }
 

@@ -211,10 +211,7 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         write(args.output(path), &args.in_use(), &evidence.page())?;
     }
-    match args.json {
-        true => print(&(pretty(&evidence) + "\n")),
-        false => print(&evidence.result()),
-    }
+    if args.json { print(&(pretty(&evidence) + "\n")) } else { print(&evidence.result()) }
 }
 
 /// The preset with this name.

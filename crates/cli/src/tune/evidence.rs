@@ -230,9 +230,10 @@ fn printed(ratio: Ratio) -> String {
     let Ratio { mean, low, high } = ratio;
     let word = if mean < 1.0 { "worse" } else { "better" };
     let text = format!("{:.1} % {word}", percent(mean).abs());
-    match high < INTERVAL_MAX {
-        true => format!("{text} ({:+.1} to {:+.1})", percent(low), percent(high)),
-        false => text,
+    if high < INTERVAL_MAX {
+        format!("{text} ({:+.1} to {:+.1})", percent(low), percent(high))
+    } else {
+        text
     }
 }
 

@@ -146,8 +146,5 @@ fn speed(measured: &[Measured]) -> Option<f64> {
         measured.iter().filter(|one| one.metric == metric).map(|one| one.value).sum()
     };
     let (rate, median) = (sum("rate"), sum("fsync_median"));
-    match rate > 0.0 {
-        true => Some(rate),
-        false => (median > 0.0).then(|| 1.0 / median),
-    }
+    if rate > 0.0 { Some(rate) } else { (median > 0.0).then(|| 1.0 / median) }
 }

@@ -25,10 +25,7 @@ pub(super) fn conditions(named: Option<&Path>, volume: &Volume) -> Vec<(&'static
     let each = |text: fn(&Backing) -> String| {
         let mut all: Vec<String> = backings.iter().map(text).collect();
         all.dedup();
-        match all.is_empty() {
-            true => "none".into(),
-            false => all.join("; "),
-        }
+        if all.is_empty() { "none".into() } else { all.join("; ") }
     };
     vec![
         ("file", named.map_or_else(|| "null device".into(), |path| path.display().to_string())),

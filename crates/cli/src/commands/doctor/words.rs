@@ -208,9 +208,10 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
     match fact {
         Fact::SmallSectors { is_luks1 } => {
             let reencrypt = reencrypt("--sector-size 4096");
-            let convert = match is_luks1 {
-                true => format!("cryptsetup convert --type luks2 {shell} && "),
-                false => String::new(),
+            let convert = if *is_luks1 {
+                format!("cryptsetup convert --type luks2 {shell} && ")
+            } else {
+                String::new()
             };
             (
                 "each 512 bytes are encrypted for themselves, with an IV of their own: 4 KiB take \
@@ -285,11 +286,10 @@ fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
                 "keyslot {keyslot} has {iterations} iterations of PBKDF2: passphrases can be \
                  tried fast"
             ),
-            match is_luks1 {
-                true => format!("cryptsetup luksChangeKey --key-slot {keyslot} {shell}"),
-                false => format!(
-                    "cryptsetup luksConvertKey --key-slot {keyslot} --pbkdf argon2id {shell}"
-                ),
+            if *is_luks1 {
+                format!("cryptsetup luksChangeKey --key-slot {keyslot} {shell}")
+            } else {
+                format!("cryptsetup luksConvertKey --key-slot {keyslot} --pbkdf argon2id {shell}")
             },
         ),
         other => (wordless(other), String::new()),
@@ -382,9 +382,10 @@ fn wordless(fact: &Fact) -> String {
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@".contains(c);
-    match text.chars().all(is_plain) && !text.is_empty() {
-        true => text,
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if text.chars().all(is_plain) && !text.is_empty() {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 
