@@ -44,8 +44,8 @@ fn parse(text: &str) -> Result<Vec<MappedDevice>, TableError> {
     table::parse(&SecretBytes::copy_of(text.as_bytes()), &[])
 }
 
-/// What is written is read again: the debug text has everything but the keys, the written text has
-/// them.
+/// A written table is parsed into an equal table. The debug text has all fields but the keys; the
+/// written text has the keys.
 fn check_again(mappings: &[MappedDevice]) {
     let text = written(mappings);
     let again = parse(&text).expect("it was parsed before");

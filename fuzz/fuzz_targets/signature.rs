@@ -1,4 +1,4 @@
-//! What a disk holds by its first bytes. The input is the start of a disk.
+//! Detection of a disk's content from its first bytes. The input is the start of a disk.
 #![no_main]
 
 use blockyard_crypt::signature;

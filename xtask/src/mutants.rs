@@ -104,9 +104,8 @@ fn trial(target: &Path, chosen: &[String], tests: &str) -> Command {
 
 /// A regular expression that matches this text.
 fn literal(text: &str) -> String {
-    let escaped = |c: char| match r"\.+*?()|[]{}^$".contains(c) {
-        true => format!("\\{c}"),
-        false => c.to_string(),
+    let escaped = |c: char| {
+        if r"\.+*?()|[]{}^$".contains(c) { format!("\\{c}") } else { c.to_string() }
     };
     text.chars().map(escaped).collect()
 }

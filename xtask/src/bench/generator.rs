@@ -123,9 +123,10 @@ impl Maker {
     fn command(self, lab: &Lab) -> Command {
         let mut command = lab.unprivileged(Path::new("taskset"));
         command.args(["-c", CPU]);
-        match self.is_fio() {
-            true => command.args(["fio", "--name=null", "--thread=1", "--output-format=json"]),
-            false => command.arg(lab.binary()).args(["bench", "--json", "--null", "1g", "--"]),
+        if self.is_fio() {
+            command.args(["fio", "--name=null", "--thread=1", "--output-format=json"])
+        } else {
+            command.arg(lab.binary()).args(["bench", "--json", "--null", "1g", "--"])
         };
         command
     }

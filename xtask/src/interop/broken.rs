@@ -23,9 +23,9 @@ const SETTLE: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// Actions of a client before it leaves.
-type Deed = fn(&Path) -> Result<()>;
+type Action = fn(&Path) -> Result<()>;
 
-const DEEDS: &[(&str, Deed)] = &[
+const ACTIONS: &[(&str, Action)] = &[
     ("noise instead of a handshake", |socket| greet_and_send(socket, &noise(1, 4096))),
     ("bad option magic", |socket| options_and_send(socket, &noise(2, 64))),
     ("unknown client flags", |socket| greet_and_send(socket, &[0xff; 4])),
@@ -73,9 +73,9 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, disconnects: u32) {
         Ok(server) => server,
         Err(error) => return cases.verdict("a server for the broken clients", Err(error)),
     };
-    for (name, deed) in DEEDS {
+    for (name, action) in ACTIONS {
         cases.run(&format!("broken client: {name}"), || {
-            deed(server.socket())?;
+            action(server.socket())?;
             good_client(&server).map(|()| String::new())
         });
     }

@@ -69,7 +69,7 @@ fn memory(lab: &Lab) -> Result<String> {
     Ok(format!("{peak_mib:.0} MiB resident at most, {unlocked_mib:.0} after the unlock"))
 }
 
-/// The same load under each elevator, with a short queue, so that requests wait and are merged.
+/// This load under each elevator, with a short queue, so that requests wait and are merged.
 fn elevators(cases: &mut Cases, lab: &Lab, seconds: u32) {
     const NAME: &str = "fio verify=crc32c under the elevator";
     if !cases.wants_some(NAME) {

@@ -451,9 +451,10 @@ impl State {
             opcode::UNLINK if self.disk.unlink(&request.names(0)[0]) => Answer::Bytes(Vec::new()),
             opcode::RENAME | opcode::RENAME2 => {
                 let names = request.names(if request.opcode() == opcode::RENAME { 8 } else { 16 });
-                match self.disk.rename(&names[0], &names[1]) {
-                    true => Answer::Bytes(Vec::new()),
-                    false => Answer::Error(ENOENT),
+                if self.disk.rename(&names[0], &names[1]) {
+                    Answer::Bytes(Vec::new())
+                } else {
+                    Answer::Error(ENOENT)
                 }
             }
             opcode::OPEN => {

@@ -169,9 +169,10 @@ fn described(unit: usize, bytes: &[u8]) -> String {
         return "zeros".into();
     }
     let generation = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
-    match bytes == content(unit, Some(generation)) {
-        true => format!("generation {generation}"),
-        false => "what was never written there".into(),
+    if bytes == content(unit, Some(generation)) {
+        format!("generation {generation}")
+    } else {
+        "what was never written there".into()
     }
 }
 

@@ -108,7 +108,7 @@ fn names_of_root(source: &Source, root_path: &str, depth: usize) -> Vec<(String,
     found
 }
 
-/// What follows after the root's `::` in the path that starts here, if it leads to the root.
+/// The rest of the path after the root's `::`, if the path at `at` leads to the root.
 fn path_at_root<'a>(code: &'a str, at: usize, root_path: &str, depth: usize) -> Option<&'a str> {
     if code[..at].ends_with("::") {
         return None;
