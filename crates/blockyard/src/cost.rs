@@ -45,9 +45,6 @@ impl Cost {
         let variant = match self.pbkdf {
             Pbkdf::Argon2id => Argon2Variant::Id,
             Pbkdf::Argon2i => Argon2Variant::I,
-            Pbkdf::Pbkdf2 if self.memory_kib.is_some() || self.threads.is_some() => {
-                return Err(FormatError::NotArgon2);
-            }
             Pbkdf::Pbkdf2 => {
                 return Ok(match self.iterations {
                     Some(iterations) => format::Pbkdf::Fixed(Kdf::Pbkdf2 { hash, iterations }),
@@ -71,8 +68,12 @@ impl Cost {
         })
     }
 
-    /// Checks the given costs by cryptsetup's limits.
+    /// Checks the given costs: their function has them, and they keep cryptsetup's limits.
     fn check(&self) -> Result<(), FormatError> {
+        let is_argon2 = self.pbkdf != Pbkdf::Pbkdf2;
+        if !is_argon2 && (self.memory_kib.is_some() || self.threads.is_some()) {
+            return Err(FormatError::NotArgon2);
+        }
         let iterations_min = match self.pbkdf {
             Pbkdf::Pbkdf2 => cost::ITERATIONS_MIN,
             Pbkdf::Argon2id | Pbkdf::Argon2i => cost::TIME_MIN,
