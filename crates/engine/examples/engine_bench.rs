@@ -87,7 +87,8 @@ fn round(target: Arc<dyn TargetSpec>, op: Op) -> f64 {
     let extent = TableExtent::new(Sector(0), Sector(1 << 30), target);
     let bounce = Bounce::Slots { slots: 64, slot_bytes: 64 << 10 };
     let mut shard = Shard::new(&Table::new(vec![extent]), bounce).expect("slots are at hand");
-    let (mut sqes, mut done) = (Vec::new(), Vec::new());
+    let mut sqes = Vec::new();
+    let mut done = Vec::new();
     let now = Nanos(0);
     let start = Instant::now();
     for batch in 0..BIOS / DEPTH {

@@ -214,8 +214,8 @@ mod tests {
     fn assert_is_close<const SUB_BITS: u32>(ns: u64) {
         let bucket = Histogram::<SUB_BITS>::bucket_of(Nanos(ns));
         let (first, _) = Histogram::<SUB_BITS>::first(bucket);
-        let (middle, last) =
-            (Histogram::<SUB_BITS>::middle(bucket), Histogram::<SUB_BITS>::last(bucket));
+        let middle = Histogram::<SUB_BITS>::middle(bucket);
+        let last = Histogram::<SUB_BITS>::last(bucket);
         assert!(middle.abs_diff(ns) <= ns >> (SUB_BITS + 1), "{ns}: {middle}");
         assert!(first <= ns && ns <= last && first <= middle && middle <= last, "{ns}");
         assert_eq!(Histogram::<SUB_BITS>::bucket_of(Nanos(last)), bucket);
@@ -223,7 +223,9 @@ mod tests {
 
     #[test]
     fn histogram_of_counts_is_that_of_the_samples() {
-        let (mut counts, mut sum, mut direct) = (Vec::new(), 0, Histogram::<4>::default());
+        let mut counts = Vec::new();
+        let mut sum = 0;
+        let mut direct = Histogram::<4>::default();
         for ns in [0, 1, 40, 40, 1_000_000] {
             let bucket = Histogram::<4>::bucket_of(Nanos(ns));
             counts.resize(counts.len().max(bucket + 1), 0);

@@ -78,7 +78,8 @@ mod tests {
     #[test]
     fn slot_given_back_last_is_taken_first() {
         let mut pool: Mempool<()> = Mempool::new(3);
-        let (a, b) = (pool.get().unwrap(), pool.get().unwrap());
+        let a = pool.get().unwrap();
+        let b = pool.get().unwrap();
         pool.put(b);
         pool.put(a);
         assert_eq!(pool.get(), Some(a));

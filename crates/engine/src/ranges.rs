@@ -196,7 +196,8 @@ impl Ranges {
     pub fn join(&mut self) -> Announcer {
         let slots = (0..ANNOUNCEMENTS_MAX).map(|_| AtomicU64::new(0)).collect();
         let announced = Arc::new(Announced { slots, used: AtomicUsize::new(0) });
-        let (shard, exclusives) = (self.next_shard, Arc::clone(&self.exclusives));
+        let shard = self.next_shard;
+        let exclusives = Arc::clone(&self.exclusives);
         self.next_shard += 1;
         self.shards.insert(shard, Arc::clone(&announced));
         Announcer { shard, announced, exclusives, free: Vec::new(), used: 0 }
@@ -332,7 +333,8 @@ mod tests {
     #[test]
     fn read_modify_write_waits_for_the_writes_before_it_and_holds_up_those_behind() {
         let mut ranges = Ranges::default();
-        let (mut one, mut two) = (ranges.join(), ranges.join());
+        let mut one = ranges.join();
+        let mut two = ranges.join();
         let (first, may_go) = one.announce(at(A)).unwrap();
         assert!(may_go);
         let (patch, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 7);
@@ -378,7 +380,8 @@ mod tests {
     #[test]
     fn withdrawn_announcement_that_a_waiting_entry_has_seen_lets_it_look_again() {
         let mut ranges = Ranges::default();
-        let (mut one, two) = (ranges.join(), ranges.join());
+        let mut one = ranges.join();
+        let two = ranges.join();
         let (holder, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 1);
         assert!(is_granted);
         // A write of both blocks is announced, and has not checked yet when a patch of the second
@@ -395,7 +398,8 @@ mod tests {
     #[test]
     fn shard_that_leaves_is_in_nobodys_way() {
         let mut ranges = Ranges::default();
-        let (mut one, two) = (ranges.join(), ranges.join());
+        let mut one = ranges.join();
+        let two = ranges.join();
         one.announce(at(A)).unwrap();
         ranges.enter(&one, at(B), Share::Nobody, 1);
         assert!(!ranges.enter(&two, at(A), Share::Nobody, 2).1);
@@ -408,7 +412,8 @@ mod tests {
     #[test]
     fn grant_names_its_shard_and_is_forgotten_when_that_leaves() {
         let mut ranges = Ranges::default();
-        let (one, two) = (ranges.join(), ranges.join());
+        let one = ranges.join();
+        let two = ranges.join();
         assert_ne!(one.shard(), two.shard());
         let (holder, _) = ranges.enter(&one, at(A), Share::Nobody, 1);
         assert!(!ranges.enter(&one, at(A), Share::Writes, 2).1);

@@ -86,7 +86,8 @@ impl Shard {
         let users = table.bounce_users();
         assert!(slots >= users || pages.is_some(), "one slot per crypt line is the least reserve");
         let share = slots / users.max(1);
-        let (mut extents, mut next_slot) = (Vec::new(), 0);
+        let mut extents = Vec::new();
+        let mut next_slot = 0;
         for (number, extent) in (0u16..).zip(table.extents()) {
             let bounces = extent.facts().bounces;
             let slots = next_slot..next_slot + if bounces { share } else { 0 };
@@ -147,7 +148,9 @@ impl Shard {
             self.sq.push(Sqe { token, op: SqeOp::Flush { dev }, linked: false, origin });
         }
         for at in 0..self.flushed.len() {
-            let (sector, len, buf) = (Sector(0), Sector(0), BufRef::NONE);
+            let sector = Sector(0);
+            let len = Sector(0);
+            let buf = BufRef::NONE;
             let part = Part { index, op: Op::Flush, fua: false, sector, len, buf, origin };
             self.map(usize::from(self.flushed[at]), part);
         }

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn freed_place_is_used_again_before_a_new_one() {
         let mut slab = Slab::default();
-        let (first, second) = (slab.insert('a'), slab.insert('b'));
+        let first = slab.insert('a');
+        let second = slab.insert('b');
         assert_eq!(slab.remove(first), 'a');
         assert_eq!(slab.insert('c'), first);
         assert_eq!((*slab.at(first), *slab.at(second), slab.len()), ('c', 'b', 2));

@@ -408,7 +408,9 @@ mod tests {
         fails: fn(&SqeOp) -> bool,
     ) -> (Vec<SqeOp>, BlkStatus) {
         stack.submit_bio(NOW, bio);
-        let (mut ops, mut sqes, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ops = Vec::new();
+        let mut sqes = Vec::new();
+        let mut done = Vec::new();
         loop {
             stack.take_sq(&mut sqes);
             if sqes.is_empty() {
@@ -491,7 +493,8 @@ mod tests {
         let devs = vec![DevId::mapped(0), DevId::mapped(1)];
         let target = MultipathTargetSpec { multipath, devs, requests: None };
         let area = DeviceArea { dev: FILE, start: Sector(0) };
-        let (reads, writes) = (ReadFault::Fail, WriteFault::Fail);
+        let reads = ReadFault::Fail;
+        let writes = WriteFault::Fail;
         let down = FlakeySpec { area, up_s: 0, down_s: 1, reads, writes };
         let below = vec![table(linear(FILE, 0)), table(down)];
         let mut stack = stack_of(&table(target).over(below), 0);

@@ -141,7 +141,9 @@ fn queue(statement: &str) -> Result<Bench, String> {
         }
     }
     let queue = RequestQueue::new(config, &spec);
-    let (names, issued, parked) = (Vec::new(), Vec::new(), Vec::new());
+    let names = Vec::new();
+    let issued = Vec::new();
+    let parked = Vec::new();
     Ok(Bench { queue, now: Nanos(0), names, issued, parked })
 }
 
@@ -319,7 +321,8 @@ impl Bench {
 
 fn range(text: &str) -> Result<(u64, u32), String> {
     let (sector, len) = text.split_once('+').ok_or_else(|| format!("{text:?} is no range"))?;
-    let (sector, len) = (number(sector)?, number(len)?);
+    let sector = number(sector)?;
+    let len = number(len)?;
     if len == 0 {
         return Err("a range has a length".into());
     }

@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn request_at_the_bottom_starves() {
-        let (noop, lifo) =
-            (longest(None).unwrap(), longest(Some(ElevatorSpec::of(&LIFO))).unwrap());
+        let noop = longest(None).unwrap();
+        let lifo = longest(Some(ElevatorSpec::of(&LIFO))).unwrap();
         assert!(lifo > noop, "{lifo} {noop}");
     }
 }

@@ -113,7 +113,8 @@ pub(crate) fn spread<T: Sync, R: Send>(
     work: impl Fn(&T) -> Result<R, Error> + Sync,
 ) -> Result<Vec<R>, Error> {
     progress(0, items.len());
-    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
     let results = Mutex::new(BTreeMap::new());
     let worker = || {
         while !failed.load(Ordering::Relaxed) {
@@ -224,13 +225,15 @@ pub(crate) fn run_program<R: Runner>(
         JobSpec::Tiotest(options) => {
             let mut program = Tiotest::new(tiotest::Config { seed, ..*options });
             let out = runner.run(&mut program, &lens_bytes)?;
-            let (measured, listing) = (tiotest_rows(&program), program.print());
+            let measured = tiotest_rows(&program);
+            let listing = program.print();
             Ok((out, Yielded { measured, listing }))
         }
         JobSpec::Fsync(options) => {
             let mut program = FsyncTester::new(*options);
             let out = runner.run(&mut program, &lens_bytes)?;
-            let (measured, listing) = (fsync_rows(&program), program.print());
+            let measured = fsync_rows(&program);
+            let listing = program.print();
             Ok((out, Yielded { measured, listing }))
         }
         JobSpec::Fio(jobs, rows) => {
@@ -240,7 +243,8 @@ pub(crate) fn run_program<R: Runner>(
             let mut program = Fio::new(jobs.iter().map(seeded).collect())
                 .map_err(|error| Error::new(error.to_string()))?;
             let out = runner.run(&mut program, &lens_bytes)?;
-            let (mut measured, listing) = (fio_rows(&program), program.print());
+            let mut measured = fio_rows(&program);
+            let listing = program.print();
             if *rows == FioRows::Report {
                 measured.extend(program.results().iter().flat_map(fio_report::rows));
             }
@@ -334,7 +338,8 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
 fn trace_rows(program: &Replay) -> Vec<Measured> {
     let mut rows = Vec::new();
     let seconds = program.took().0.max(1) as f64 / 1e9;
-    let (mut bios, mut latency) = (0, Histogram::default());
+    let mut bios = 0;
+    let mut latency = Histogram::default();
     for (op, counted) in program.counted() {
         for (metric, value) in [
             ("rate", counted.out_bytes as f64 / seconds),

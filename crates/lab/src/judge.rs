@@ -218,7 +218,8 @@ fn what(measure: &Measure) -> String {
         let what = quantity_name(quantity);
         format!(", where {what} is{}{}", bound("at least", min), bound("at most", max))
     });
-    let (over, name) = (&measure.over, quantity_name(&measure.quantity));
+    let over = &measure.over;
+    let name = quantity_name(&measure.quantity);
     format!("{over}{name}{}", condition.unwrap_or_default())
 }
 

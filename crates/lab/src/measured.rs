@@ -132,7 +132,8 @@ fn place_of_largest(cells: &[(usize, f64)]) -> Option<usize> {
 
 /// Spearman's rank correlation; equal numbers share a rank. `None` if one side is constant.
 fn spearman(xs: &[f64], ys: &[f64]) -> Option<f64> {
-    let (xs, ys) = (ranks(xs), ranks(ys));
+    let xs = ranks(xs);
+    let ys = ranks(ys);
     let mean = (xs.len() as f64 + 1.0) / 2.0;
     let product = |left: &[f64], right: &[f64]| -> f64 {
         left.iter().zip(right).map(|(left, right)| (left - mean) * (right - mean)).sum()

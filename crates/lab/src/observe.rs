@@ -316,7 +316,10 @@ mod tests {
 
     fn submit(follower: &mut Follower, at: u64, bio: u64, sector: u64, sectors: u32) {
         let thread = ThreadId(u32::try_from(bio).unwrap());
-        let (op, sync, fua, preflush) = (Op::Read, true, false, false);
+        let op = Op::Read;
+        let sync = true;
+        let fua = false;
+        let preflush = false;
         let priority = Priority::default();
         let event =
             Event::Submit { bio, thread, op, sector, sectors, sync, fua, preflush, priority };
@@ -324,7 +327,8 @@ mod tests {
     }
 
     fn request(follower: &mut Follower, at: u64, sector: u64, sectors: u32) -> Request {
-        let (op, in_flight) = (Op::Read, 1);
+        let op = Op::Read;
+        let in_flight = 1;
         follower.event(Nanos(at), &Event::Issue { tag: 0, op, sector, sectors, in_flight });
         follower.event(Nanos(at + 5), &Event::Complete { tag: 0 }).request.unwrap()
     }

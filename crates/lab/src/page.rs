@@ -79,7 +79,8 @@ pub fn run(
     }
     runs.retain(|run| run.key.point < points_max);
     let Request { set, elevator, check, .. } = request;
-    let (elevator, check) = (elevator.as_ref(), *check);
+    let elevator = elevator.as_ref();
+    let check = *check;
     let options = RunOptions { experiment, set, elevator, progress, check };
     let done = execute(options, &runs)?;
     let claims = if whole { &experiment.claims[..] } else { &[] };
@@ -184,7 +185,8 @@ fn fits(
     set: &[Override],
     points_max: usize,
 ) -> (Vec<(String, String)>, Vec<String>) {
-    let (mut said, mut warnings) = (Vec::new(), Vec::new());
+    let mut said = Vec::new();
+    let mut warnings = Vec::new();
     for fit in &experiment.fits {
         if !variants.iter().any(|variant| fit.variants.contains(&variant.name)) {
             continue;

@@ -57,8 +57,12 @@ pub fn run(
     let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
     let steps_all = variants.len() * seeds.len();
     progress(0, steps_all);
-    let (mut done, mut listings, mut steps) = (Done::new(), Vec::new(), 0);
-    let (mut left_out, mut places, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
+    let mut done = Done::new();
+    let mut listings = Vec::new();
+    let mut steps = 0;
+    let mut left_out = Vec::new();
+    let mut places = Vec::new();
+    let mut conditions = Vec::new();
     for variant in &variants {
         let point = experiment.points(variant).into_iter().next().flatten();
         for &seed in seeds {
@@ -71,7 +75,8 @@ pub fn run(
                 break;
             };
             note(&mut places, place.describe());
-            let (scheduling, pipeline) = (scheduling(&setup), pipeline(&setup)?);
+            let scheduling = scheduling(&setup);
+            let pipeline = pipeline(&setup)?;
             let target = Target { place, may_destroy, scheduling, pipeline };
             let mut jobs = Vec::new();
             for (name, job) in &setup.jobs {

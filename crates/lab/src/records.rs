@@ -27,7 +27,9 @@ fn every_published_record_is_a_row_with_its_number_or_has_a_reason() {
     let names = BUILTIN.iter().map(|builtin| builtin.name);
     let experiments: BTreeMap<&str, Experiment> =
         names.map(|name| (name, load(name).unwrap())).collect();
-    let (mut count, mut rows, mut used) = (0, 0, BTreeSet::new());
+    let mut count = 0;
+    let mut rows = 0;
+    let mut used = BTreeSet::new();
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (_, mail) in root.named("mails").unwrap() {
         let (_, list) = mail.entries().next().unwrap();
@@ -39,7 +41,8 @@ fn every_published_record_is_a_row_with_its_number_or_has_a_reason() {
             let value = fraction_of(record.node("value").unwrap(), "value").unwrap();
             let text =
                 |node: Option<&Node>| node.map(|node| text_of(node, name).unwrap().to_owned());
-            let (cell, of) = (text(record.node("cell")), text(record.node("samples")));
+            let cell = text(record.node("cell"));
+            let of = text(record.node("samples"));
             match (cell, of) {
                 (Some(cell), None) => {
                     let published = published(&experiments, &cell);

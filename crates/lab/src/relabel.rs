@@ -16,7 +16,8 @@ pub fn relabel(report: &mut Report, experiment: &Experiment, set: &[Override]) {
         if replaced.is_empty() {
             continue;
         }
-        let (name, label) = (&variant.name, format!("{} [{}]", variant.name, replaced.join(", ")));
+        let name = &variant.name;
+        let label = format!("{} [{}]", variant.name, replaced.join(", "));
         let labels = report.rows.iter_mut().map(|row| &mut row.variant);
         let causes = report.causes.iter_mut().flat_map(|table| &mut table.rows);
         let labels = labels.chain(causes.map(|(row, _)| row));

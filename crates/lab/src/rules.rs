@@ -70,7 +70,8 @@ fn layout(divide: bool) -> (String, bool) {
 
 /// Start and end of the bytes that a task writes.
 fn region(mut task: impl Task) -> (u64, u64) {
-    let (mut start, mut end) = (u64::MAX, 0);
+    let mut start = u64::MAX;
+    let mut end = 0;
     loop {
         match task.next(Nanos(0), &Returned::OK) {
             Call::Write { file: FileId(0), offset_bytes, len_bytes } => {

@@ -73,11 +73,14 @@ impl Found {
     /// each of them rejected a point, and the sides how wide the answer is.
     #[must_use]
     pub fn summary(&self, fit: &Fit) -> Vec<String> {
-        let (accepted, drawn) = (self.accepted.len(), self.drawn);
+        let accepted = self.accepted.len();
+        let drawn = self.drawn;
         let mut lines = vec![format!("fit {}: {accepted} of {drawn} points accepted", fit.name)];
         for (accept, row) in fit.accept.iter().zip(&self.rows) {
-            let (best, bound) = (row.best * 100.0, accept.error_max * 100.0);
-            let (missed, alone) = (row.missed, row.missed_alone);
+            let best = row.best * 100.0;
+            let bound = accept.error_max * 100.0;
+            let missed = row.missed;
+            let alone = row.missed_alone;
             lines.push(format!(
                 "    {accept}: at best {best:.1} % off, bound {bound} %; missed by {missed}, \
                  as the only row by {alone}"
@@ -165,7 +168,8 @@ fn check(experiment: &Experiment, fit: &Fit, points: &[Point]) -> Result<(), Err
     for variant in variants {
         for point in points {
             experiment.setup(variant, Some(point), &[], &[]).map_err(|error| {
-                let (fit, values) = (&fit.name, named_values(fit, point));
+                let values = named_values(fit, point);
+                let fit = &fit.name;
                 error.at(format!("the box of fit {fit} has an invalid configuration ({values})"))
             })?;
         }

@@ -97,7 +97,8 @@ impl Tracer {
             Event::Spawn { thread, .. } => format!("{} starts", self.name(thread)),
             Event::Switch { cpu, thread } => match self.on_cpu.insert(cpu, thread) {
                 Some(before) => {
-                    let (name, before) = (self.name(thread), self.name(before));
+                    let name = self.name(thread);
+                    let before = self.name(before);
                     format!("cpu {}: {name} runs after {before}", cpu.0)
                 }
                 None => format!("cpu {}: {} runs", cpu.0, self.name(thread)),
@@ -242,10 +243,13 @@ mod tests {
     fn request_is_listed_with_its_wait_and_the_bios_that_passed_it() {
         let window = Window { from: Nanos(0), until: Nanos(u64::MAX), limit: 100 };
         let mut tracer = Tracer::new(window);
-        let (op, sectors) = (Op::Write, 8);
+        let op = Op::Write;
+        let sectors = 8;
         for (bio, sector) in [(1, 80), (2, 16)] {
             let thread = ThreadId(bio as u32);
-            let (fua, preflush, priority) = (false, false, Priority::default());
+            let fua = false;
+            let preflush = false;
+            let priority = Priority::default();
             let sync = bio == 2;
             let event =
                 Event::Submit { bio, thread, op, sector, sectors, sync, fua, preflush, priority };

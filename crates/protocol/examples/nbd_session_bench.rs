@@ -30,7 +30,8 @@ fn open(negotiate: Option<u32>) -> Session {
     let mut bytes = vec![0, 0, 0, 3];
     bytes.extend(negotiate.map(option).unwrap_or_default());
     bytes.extend(option(7));
-    let (mut at, mut out) = (0, Vec::new());
+    let mut at = 0;
+    let mut out = Vec::new();
     while !session.is_transmission() {
         at += session.on_bytes(&bytes[at..], &mut out).consumed;
     }
@@ -58,7 +59,8 @@ fn headers(extended: bool, command: u16) -> Vec<u8> {
 /// Parses every header and encodes every reply; returns the number of reply bytes, which must be
 /// used.
 fn batch(session: &mut Session, bytes: &[u8], read: bool, out: &mut Vec<u8>) -> usize {
-    let (mut at, mut sent) = (0, 0);
+    let mut at = 0;
+    let mut sent = 0;
     out.clear();
     let mut header = [0; READ_HEADER_MAX];
     loop {
@@ -66,7 +68,8 @@ fn batch(session: &mut Session, bytes: &[u8], read: bool, out: &mut Vec<u8>) -> 
         at += step.consumed;
         let Event::Request(request) = step.event else { break };
         if read {
-            let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
+            let offset_bytes = request.offset_bytes;
+            let len_bytes = request.len_bytes;
             let chunk = ReadChunk { request, offset_bytes, len_bytes, first: true, last: true };
             sent += session.read_header(&chunk, &mut header);
             black_box(&header);

@@ -304,7 +304,8 @@ fn causes(causes: &CauseTable) -> String {
 }
 
 fn listing(listing: &Listing) -> String {
-    let (title, text) = (escape(&listing.title), escape(listing.text.trim_end()));
+    let title = escape(&listing.title);
+    let text = escape(listing.text.trim_end());
     format!("<figure>\n<figcaption>{title}</figcaption>\n<pre>{text}</pre>\n</figure>\n")
 }
 

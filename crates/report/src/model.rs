@@ -55,7 +55,8 @@ impl Row {
     /// missing or the published number is zero.
     #[must_use]
     pub fn error(&self) -> Option<f64> {
-        let (published, ours) = (self.published?, self.ours?.median);
+        let published = self.published?;
+        let ours = self.ours?.median;
         (published != 0.0).then(|| ours / published - 1.0).filter(|error| error.is_finite())
     }
 

@@ -82,7 +82,8 @@ impl Scale {
 
     /// `[low .. high]` in this unit; empty if all accepted fits agree.
     pub(crate) fn range(self, interval: Interval) -> String {
-        let (low, high) = (self.number(interval.low), self.number(interval.high));
+        let low = self.number(interval.low);
+        let high = self.number(interval.high);
         if low == high { String::new() } else { format!("[{low} .. {high}]") }
     }
 }

@@ -189,7 +189,9 @@ impl Replay {
         for player in &mut players {
             player.steps.sort_by_key(|step| step.start);
         }
-        let (counted, late, took) = (BTreeMap::new(), Histogram::default(), Nanos(0));
+        let counted = BTreeMap::new();
+        let late = Histogram::default();
+        let took = Nanos(0);
         Ok(Self { players, end_bytes, submitters, counted, first_failed: None, late, took })
     }
 
@@ -255,7 +257,8 @@ impl Target {
     /// The bio's offset on the target.
     fn place(&self, number: usize, bio: &TracedBio) -> Result<u64, Misfit> {
         let refuse = |problem| Err(Misfit { bio: number, problem });
-        let (offset_bytes, len_bytes) = (bio.sector * 512, bio.len_bytes());
+        let offset_bytes = bio.sector * 512;
+        let len_bytes = bio.len_bytes();
         let sector_bytes = u64::from(self.sector_bytes.max(512));
         let name = op_name(bio.op);
         if !(offset_bytes | len_bytes).is_multiple_of(sector_bytes) {

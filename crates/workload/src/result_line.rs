@@ -108,7 +108,9 @@ impl FromStr for ResultLine {
             let (mode, numbers) = rest.split_once(": ")?;
             let mut numbers = numbers.strip_suffix(" %")?.split(' ');
             let mut number = || numbers.next()?.parse::<f64>().ok().filter(|it| it.is_finite());
-            let (sum_kib_s, deviation_kib_s, percent) = (number()?, number()?, number()?);
+            let sum_kib_s = number()?;
+            let deviation_kib_s = number()?;
+            let percent = number()?;
             let is_whole = parts.next().is_none() && numbers.next().is_none();
             let (block, unit) = match block.strip_suffix(['k', 'm']) {
                 Some(number) if block.ends_with('k') => (number, 1 << 10),
@@ -116,7 +118,8 @@ impl FromStr for ResultLine {
                 None => (block, 1),
             };
             let block_bytes = block.parse::<u64>().ok()?.checked_mul(unit)?;
-            let (module, mode) = (module.into(), mode.into());
+            let module = module.into();
+            let mode = mode.into();
             let line = Self { module, iodepth, block_bytes, mode, sum_kib_s, deviation_kib_s };
             (is_whole && (line.percent() - percent).abs() < 0.0051).then_some(line)
         };

@@ -49,7 +49,8 @@ pub(crate) fn print(json: bool) {
                     "{{\"bench\": \"engine\", \"case\": \"{case}\", \"ns_per_bio\": {ns:.1}}}"
                 );
             } else {
-                let (case, over) = (format!("{word}, {name}"), ns - none);
+                let case = format!("{word}, {name}");
+                let over = ns - none;
                 let at = format!("{DEPTH} at the device, {WAITING} waiting");
                 println!("{case:<28} {ns:6.1} ns per 4 KiB bio, {at}; {over:+.1} to none");
             }
@@ -118,7 +119,8 @@ impl Line {
     fn run(&mut self) -> usize {
         let bios_of_a_request = if self.pattern == Pattern::Random { 1 } else { MERGED };
         let target = (DEPTH + WAITING) * bios_of_a_request;
-        let (mut completions, mut ended) = (0, 0);
+        let mut completions = 0;
+        let mut ended = 0;
         while completions < REQUESTS_OF_A_ROUND {
             while self.open < target {
                 self.submit();

@@ -30,7 +30,8 @@ fn spec() -> MultipathSpec {
 
 /// Bio-based multipath over one path.
 pub(crate) fn one_path() -> MultipathTargetSpec {
-    let (multipath, devs) = (spec(), vec![DevId(0)]);
+    let multipath = spec();
+    let devs = vec![DevId(0)];
     MultipathTargetSpec { multipath, devs, requests: None }
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn print(json: bool) {
     let config = StackedConfig { upper: config, elevator, lower: config, stacking };
     let mut stacked = StackedQueue::new(config, Multipath::new(spec()));
     let mut best = [f64::MAX; 2];
-    let (mut issues, mut dispatched) = (Vec::new(), Vec::new());
+    let mut issues = Vec::new();
+    let mut dispatched = Vec::new();
     for _ in 0..ROUNDS {
         best[0] = best[0].min(round(&mut bare, |queue, bio| match bio {
             Step::Submit(bio) => drop(queue.submit_bio(Nanos(0), bio)),

@@ -84,7 +84,9 @@ impl Arguments for DelaySpec<String> {
             area: opened.area(place, area),
             delay: *delay,
         };
-        let (read, write, flush) = (of(0, &self.read), of(1, &self.write), of(2, &self.flush));
+        let read = of(0, &self.read);
+        let write = of(1, &self.write);
+        let flush = of(2, &self.flush);
         Ok(Arc::new(DelaySpec { read, write, flush }))
     }
 }
@@ -165,7 +167,9 @@ fn parse(args: &[&str], len: u64) -> Result<DelaySpec<String>, String> {
         let delay = Nanos::from_ms(number(words[2], "delay in milliseconds")?);
         Ok::<_, String>(DelayedArea { area: device_area(words[0], words[1], len)?, delay })
     };
-    let (read, write, flush) = (delayed(0)?, delayed(3)?, delayed(6)?);
+    let read = delayed(0)?;
+    let write = delayed(3)?;
+    let flush = delayed(6)?;
     Ok(DelaySpec { read, write, flush })
 }
 
@@ -208,7 +212,8 @@ mod tests {
             assert_eq!(shard.parked(), usize::from(op == Op::Write));
             answer(&mut shard, &timeout);
             let [sqe] = sqes(&mut shard)[..] else { panic!("{op:?}: one SQE") };
-            let (dev, sector) = (DevId(dev), Sector(10));
+            let dev = DevId(dev);
+            let sector = Sector(10);
             match op {
                 Op::Write => {
                     assert_eq!(sqe.op, SqeOp::Write { dev, sector, buf: bio.buf, fua: false });
@@ -228,7 +233,8 @@ mod tests {
         let read = bio(Op::Read, 0, 8);
         shard.submit_bio(Nanos(0), read);
         let [sqe] = sqes(&mut shard)[..] else { panic!("one SQE") };
-        let (dev, sector) = (DevId(0), Sector(10));
+        let dev = DevId(0);
+        let sector = Sector(10);
         assert_eq!(sqe.op, SqeOp::Read { dev, sector, buf: read.buf });
     }
 }

@@ -83,7 +83,8 @@ pub struct FlakeySpec<D> {
 
 impl<D> FlakeySpec<D> {
     fn is_down(&self, now: Nanos) -> bool {
-        let (up, down) = (u64::from(self.up_s), u64::from(self.down_s));
+        let up = u64::from(self.up_s);
+        let down = u64::from(self.down_s);
         now.0 / SECOND_NS % (up + down) >= up
     }
 }
@@ -209,7 +210,8 @@ fn parse(args: &[&str], len: u64) -> Result<FlakeySpec<String>, String> {
         let value = number(text, what)?;
         u32::try_from(value).map_err(|_| format!("{what} {value} is more than {}", u32::MAX))
     };
-    let (up_s, down_s) = (seconds(up, "up interval")?, seconds(down, "down interval")?);
+    let up_s = seconds(up, "up interval")?;
+    let down_s = seconds(down, "down interval")?;
     if up_s == 0 && down_s == 0 {
         return Err("up and down interval are both zero seconds".into());
     }
@@ -222,7 +224,8 @@ fn parse_features(words: &[&str]) -> Result<(ReadFault, WriteFault), String> {
     if words.is_empty() {
         return Ok((ReadFault::Fail, WriteFault::Fail));
     }
-    let (mut reads, mut writes) = (ReadFault::None, WriteFault::None);
+    let mut reads = ReadFault::None;
+    let mut writes = WriteFault::None;
     while let [feature, rest @ ..] = words {
         words = rest;
         match *feature {

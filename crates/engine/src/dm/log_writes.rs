@@ -52,7 +52,9 @@ impl Arguments for LogWritesLine {
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        let (path, start, using) = (&*self.device, Sector(0), Use::Passed);
+        let path = &*self.device;
+        let start = Sector(0);
+        let using = Use::Passed;
         let devices = vec![DeviceNeed { path, start, len, using }];
         Needs { devices, log: Some(&self.log), ..Needs::default() }
     }
@@ -166,7 +168,8 @@ impl Target for LogWrites {
             Op::Write | Op::Discard | Op::Flush => {}
         }
         self.writes += usize::from(part.op == Op::Write);
-        let (phase, status) = (Phase::Writing, BlkStatus::Ok);
+        let phase = Phase::Writing;
+        let status = BlkStatus::Ok;
         let index = self.ios.insert(LoggedIo { part, phase, status });
         match part.op {
             Op::Flush => self.log(index, Phase::Collecting, LogStep::FlushStarts, cx),

@@ -242,7 +242,8 @@ fn parse(args: &[&str], LineRange { start, len }: LineRange) -> Result<NullOptio
         bad: None,
         stale_reads: false,
     };
-    let (mut has_timer, mut completion) = (false, COMPLETION);
+    let mut has_timer = false;
+    let mut completion = COMPLETION;
     for word in words {
         let Some((name, value)) = word.split_once(':') else {
             return Err(format!("option `{}` is not `name:value`", shown(word)));
@@ -288,7 +289,8 @@ fn parse_switch(name: &str, value: &str) -> Result<bool, String> {
 
 fn parse_range(value: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = value.split_once('-').ok_or("badblocks takes `<first>-<last>` sector")?;
-    let (first, last) = (number(first, "first bad sector")?, number(last, "last bad sector")?);
+    let first = number(first, "first bad sector")?;
+    let last = number(last, "last bad sector")?;
     if first > last {
         return Err(format!("bad sectors {first}-{last} end before they start"));
     }

@@ -85,7 +85,8 @@ impl Striped {
 impl Target for Striped {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
         let StripedSpec { chunk, areas } = &self.spec;
-        let (number, inside) = (part.sector.0 / chunk.0, part.sector.0 % chunk.0);
+        let number = part.sector.0 / chunk.0;
+        let inside = part.sector.0 % chunk.0;
         let count = areas.len() as u64;
         let area =
             &areas[usize::try_from(number % count).expect("less than the number of stripes")];
@@ -107,7 +108,8 @@ impl Target for Striped {
 /// Parses the arguments of a line of `len` sectors.
 fn parse(args: &[&str], len: u64) -> Result<StripedSpec<String>, String> {
     let [count, chunk, areas @ ..] = args else { return Err(STRIPED.takes()) };
-    let (count, chunk) = (number(count, "number of devices")?, number(chunk, "chunk size")?);
+    let count = number(count, "number of devices")?;
+    let chunk = number(chunk, "chunk size")?;
     if count == 0 {
         return Err("it announces 0 devices; the line needs one at least".into());
     }

@@ -225,7 +225,8 @@ impl Elevator for Deadline {
         let chosen = match self.next {
             Some(next) if self.batch_len < fifo_batch => next,
             next => {
-                let (reads, writes) = (!self.reads.is_empty(), !self.writes.is_empty());
+                let reads = !self.reads.is_empty();
+                let writes = !self.writes.is_empty();
                 let starved = reads && writes && self.starved >= writes_starved;
                 let direction = match (reads, writes) {
                     (false, false) => return None,

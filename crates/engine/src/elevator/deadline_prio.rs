@@ -268,7 +268,8 @@ impl DeadlinePrio {
     /// Start of a batch for an overdue request: up to `fifo_batch / 3` places before it in sector
     /// order. So low sectors get their share: an upward sweep passes them most often.
     fn early_start(&self, lane: Lane, late: RequestId) -> (RequestId, Option<Late>) {
-        let (mut start, mut lead) = (late, 0);
+        let mut start = late;
+        let mut lead = 0;
         while lead < self.tuning.fifo_batch / 3
             && let Some(prev) = self.queue(lane).prev(start)
         {

@@ -160,7 +160,8 @@ impl DeadlineQueue {
             deadline = self.deadlines[id.index()];
             place = self.by_deadline.next(id);
         }
-        let (mut count, mut sector) = (0, Sector(0));
+        let mut count = 0;
+        let mut sector = Sector(0);
         let mut place = self.by_sector.first();
         while let Some(id) = place {
             assert!(self.by_deadline.contains(id), "{id:?} is in both orders");

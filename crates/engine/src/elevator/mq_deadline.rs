@@ -460,7 +460,8 @@ mod tests {
                 draw(20),
             );
             let mut policy = attached(&text).policy.unwrap();
-            let (mut requests, mut now) = (Requests::default(), Nanos(0));
+            let mut requests = Requests::default();
+            let mut now = Nanos(0);
             for _ in 0..20 {
                 now = now + Nanos(draw(4_000_000));
                 let op = if draw(2) == 0 { Op::Read } else { Op::Write };

@@ -305,7 +305,8 @@ impl SortTree {
         let keeps = if full.sectors[BLOCK - 1] <= sector { BLOCK } else { BLOCK / 2 };
         let least = if keeps == BLOCK { sector } else { full.sectors[keeps] };
         self.add_block(slot + 1, least);
-        let (lower, upper) = (self.numbers[slot], self.numbers[slot + 1]);
+        let lower = self.numbers[slot];
+        let upper = self.numbers[slot + 1];
         let [lower, upper_block] = self
             .blocks
             .get_disjoint_mut([lower as usize, upper as usize])

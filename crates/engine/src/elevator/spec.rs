@@ -172,7 +172,8 @@ mod tests {
                 assert!((tunable.min..=tunable.max).contains(&tunable.default), "{tunable}");
                 let others = &elevator.tunables[place + 1..];
                 assert!(others.iter().all(|other| other.name != tunable.name), "{tunable}");
-                let (name, default) = (elevator.name, tunable.default);
+                let name = elevator.name;
+                let default = tunable.default;
                 let text = format!("{name},{}={default}", tunable.name);
                 assert_eq!(ElevatorSpec::parse(&text).unwrap(), ElevatorSpec::of(elevator));
                 let twice = format!("{text},{}={default}", tunable.name);

@@ -87,7 +87,9 @@ impl Bios {
     /// Completes the first `len` of a chain: ends the parts in it, and shortens the next one.
     /// Returns the rest of the chain, and the number of ended parts.
     pub(super) fn advance(&mut self, first: u32, len: Sector) -> (u32, u16) {
-        let (mut first, mut len, mut ended) = (first, len, 0);
+        let mut first = first;
+        let mut len = len;
+        let mut ended = 0;
         while len.0 >= self.bio(first).len.0 {
             len = Sector(len.0 - self.bio(first).len.0);
             first = self.end_part(first, BlkStatus::Ok).expect("the last part is not done");

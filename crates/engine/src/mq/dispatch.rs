@@ -29,7 +29,8 @@ impl RequestQueue {
         }
         self.kick_flush(now);
         if self.held > 0 {
-            let (first, count) = (self.first_held, self.hctxs.len());
+            let first = self.first_held;
+            let count = self.hctxs.len();
             for hctx in (first..first + count).map(|number| number % count) {
                 self.dispatch_held(now, hctx, full, out);
                 if out.len() >= full {
@@ -98,7 +99,8 @@ impl RequestQueue {
         if hctx.waiting == 0 || !hctx.dispatch.is_empty() || out.len() >= full {
             return;
         }
-        let (first, count) = (hctx.first_software, hctx.software.len());
+        let first = hctx.first_software;
+        let count = hctx.software.len();
         for cpu in (first..first + count).map(|cpu| cpu % count) {
             while let Some(id) = self.hctxs[number].software[cpu].front() {
                 if !self.take_driver_tag(id) {

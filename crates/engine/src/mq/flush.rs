@@ -116,7 +116,8 @@ impl RequestQueue {
             return;
         }
         let first = &self.requests[first];
-        let (origin, hctx) = (first.origin, first.hctx);
+        let origin = first.origin;
+        let hctx = first.hctx;
         // Without an elevator the flush borrows the first sequence's tag: there may be no other.
         let tag = if self.allocates_tags { first.tag } else { None };
         let mut bio = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 0);

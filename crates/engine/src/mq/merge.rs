@@ -148,9 +148,11 @@ impl Joiner {
     }
 
     fn of_bio(bio: &Bio, part: u32) -> Self {
-        let (sync, side) = (bio.is_sync(), Side::Back);
+        let sync = bio.is_sync();
+        let side = Side::Back;
         let candidate = Candidate { op: bio.op, sync, origin: bio.origin, side, request: None };
-        let (sector, len) = (bio.sector, bio.len);
+        let sector = bio.sector;
+        let len = bio.len;
         Self { candidate, sector, len, segments: 1, first_bio: part, last_bio: part }
     }
 

@@ -78,7 +78,9 @@ impl RequestQueue {
         }
         let index = self.hctxs[usize::from(claim.hctx)].tags.take().ok_or(Busy)?;
         let request = Request::new(&bio, u32::MAX);
-        let (hctx, index, above) = (claim.hctx, Some(index), Some(tag));
+        let hctx = claim.hctx;
+        let index = Some(index);
+        let above = Some(tag);
         let request = Request { counted, hctx, tag: index, above, segments, ..request };
         Ok(self.requests.insert(request))
     }

@@ -281,14 +281,16 @@ impl<W> Allocator<W> {
     }
 
     fn pool<'a>(&'a mut self, source: &'a mut dyn PageSource) -> Pool<'a> {
-        let (holdings, counters) = (&mut self.holdings, &mut self.counters);
+        let holdings = &mut self.holdings;
+        let counters = &mut self.counters;
         Pool { source, holdings, counters, step: Step::Allocator }
     }
 
     /// Takes pages; returns the reason for missing ones.
     fn gather(&mut self, round: Round, pages: &mut BioPages, source: &mut dyn PageSource) -> Why {
         let refusals = self.counters.limit_refusals;
-        let (holdings, counters) = (&mut self.holdings, &mut self.counters);
+        let holdings = &mut self.holdings;
+        let counters = &mut self.counters;
         let mut pool = Pool { source, holdings, counters, step: Step::Allocator };
         self.gather.gather(round, pages, &mut pool);
         let step = pool.step;

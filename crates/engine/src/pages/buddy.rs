@@ -96,7 +96,8 @@ impl Buddy {
         assert!(u64::from(first) + (1 << order) <= u64::from(self.pages()), "a block of ours");
         assert!(self.free_block(first).is_none(), "page {first} was not free");
         self.free_pages += 1 << order;
-        let (mut first, mut order) = (first, order);
+        let mut first = first;
+        let mut order = order;
         while order < ORDER_MAX {
             let buddy = first ^ (1 << order);
             if self.order_of.get(buddy as usize) != Some(&order) {
@@ -148,7 +149,8 @@ impl Buddy {
     }
 
     fn unlink(&mut self, first: u32, order: u8) {
-        let (next, previous) = (self.next[first as usize], self.previous[first as usize]);
+        let next = self.next[first as usize];
+        let previous = self.previous[first as usize];
         self.order_of[first as usize] = NO_BLOCK;
         if next != NONE {
             self.previous[next as usize] = previous;

@@ -27,7 +27,8 @@ fn random_request(rng: &mut Rng, requests: &mut Requests) -> RequestId {
 #[test]
 fn noop_passes_nobody() {
     let mut rng = Rng::new(1);
-    let (mut policy, mut requests) = (elevator("noop"), Requests::default());
+    let mut policy = elevator("noop");
+    let mut requests = Requests::default();
     let mut order = VecDeque::new();
     for _ in 0..20_000 {
         if order.len() < 60 && rng.percent(50) {
@@ -52,16 +53,19 @@ struct Waiting {
 #[test]
 fn late_request_of_mq_deadline_is_passed_by_no_more_than_its_bound() {
     let mut rng = Rng::new(2);
-    let (mut late, mut half) = (0, 0);
+    let mut late = 0;
+    let mut half = 0;
     for _ in 0..60 {
-        let (batch, starved) = (rng.one_of(&[1, 2, 16]), rng.one_of(&[1, 2, 5]));
+        let batch = rng.one_of(&[1, 2, 16]);
+        let starved = rng.one_of(&[1, 2, 5]);
         let expiries = [1 + rng.below(40), 1 + rng.below(200)];
         let mut policy = elevator(&format!(
             "mq-deadline,fifo_batch={batch},writes_starved={starved},read_expire={},\
              write_expire={}",
             expiries[0], expiries[1]
         ));
-        let (mut requests, mut now) = (Requests::default(), Nanos(0));
+        let mut requests = Requests::default();
+        let mut now = Nanos(0);
         let mut waiting: Vec<Waiting> = Vec::new();
         for dispatched in 0..3000 {
             now = now + Nanos(rng.below(2_000_000));
@@ -114,7 +118,8 @@ fn request_of_kyber_is_passed_by_no_more_of_other_domains_than_its_bound() {
     const OPS: [Op; 4] = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes];
     const BATCHES: [u64; 4] = [16, 8, 1, 1];
     let mut rng = Rng::new(3);
-    let (mut policy, mut requests) = (elevator("kyber"), Requests::default());
+    let mut policy = elevator("kyber");
+    let mut requests = Requests::default();
     let mut waiting: Vec<Ready> = Vec::new();
     let mut half = 0;
     for _ in 0..60_000 {

@@ -79,7 +79,8 @@ fn broken(inner: &str, facts: Facts, fault: Fault) -> Attached {
 }
 
 const fn canary(name: &'static str, attach: fn(&Tunables<'_>, Facts) -> Attached) -> ElevatorType {
-    let (about, generation) = ("broken", Generation::Single);
+    let about = "broken";
+    let generation = Generation::Single;
     ElevatorType { name, about, generation, tunables: &[], attach }
 }
 

@@ -262,7 +262,8 @@ impl World {
 
     fn submit(&mut self, number: usize) {
         let bio = self.random_bio(number);
-        let (sector, len) = (bio.sector.0, bio.len.0);
+        let sector = bio.sector.0;
+        let len = bio.len.0;
         let reads = bio.op == Op::Read;
         let expected = if reads { self.disk.expectation(sector, len).to_vec() } else { Vec::new() };
         self.sent.push(Sent {
@@ -461,7 +462,8 @@ impl World {
     }
 
     fn perform(&mut self, flight: &Flight, piece: &Bio, failed: bool) -> Result<(), String> {
-        let (sector, len) = (piece.sector.0, piece.len.0);
+        let sector = piece.sector.0;
+        let len = piece.len.0;
         let number = piece.user as usize;
         if piece.op == Op::Read {
             let reader = &self.sent[number];

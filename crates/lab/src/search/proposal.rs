@@ -117,7 +117,9 @@ mod tests {
     fn fit(sides: Vec<Values>) -> Fit {
         let side = |values| Side { origin: Origin::Set("a test".into()), path: "p".into(), values };
         let sides = sides.into_iter().map(side).collect();
-        let (variants, accept, points) = (vec![], vec![], vec![]);
+        let variants = vec![];
+        let accept = vec![];
+        let points = vec![];
         Fit {
             name: "f".into(),
             variants,
@@ -204,7 +206,8 @@ mod tests {
         assert!(drawn < 1_500, "{drawn}: even draws need about 12000");
         for side in 0..4 {
             let values = accepted.iter().map(|point| number(&point.values[side]));
-            let (low, high) = (values.clone().fold(1e9, f64::min), values.fold(0.0, f64::max));
+            let low = values.clone().fold(1e9, f64::min);
+            let high = values.fold(0.0, f64::max);
             assert!(high - low > 250.0, "side {side}: {low} to {high}");
         }
     }

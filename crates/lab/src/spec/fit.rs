@@ -229,14 +229,16 @@ impl Side {
             Value::Number(number) => Some(*number),
             _ => None,
         });
-        let (first, last) = (numbers.clone().min(), numbers.max());
+        let first = numbers.clone().min();
+        let last = numbers.max();
         let (low, high, width) = match &self.values {
             Values::Even { low, high } => {
                 let width = first?.abs_diff(last?) as f64 / low.abs_diff(*high).max(1) as f64;
                 (low, high, width)
             }
             Values::Log { low, high } => {
-                let (part, whole) = (last? as f64 / first? as f64, *high as f64 / *low as f64);
+                let part = last? as f64 / first? as f64;
+                let whole = *high as f64 / *low as f64;
                 (low, high, if low == high { 0.0 } else { part.ln() / whole.ln() })
             }
             Values::OneOf(all) => {
@@ -297,7 +299,8 @@ impl Accept {
         let path = section.path(key);
         let cell = |node| Self::cell(node, &path, yields, published, variants);
         let mut cells = nodes.iter().map(cell).collect::<Result<Vec<Cell>, Error>>()?.into_iter();
-        let (first, to) = (cells.next(), cells.next());
+        let first = cells.next();
+        let to = cells.next();
         let cell = first.expect("there is one node at least");
         let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
         let Some(error_max) = error_max else {

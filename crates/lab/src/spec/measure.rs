@@ -31,7 +31,8 @@ impl Bounds {
     }
 
     fn read(section: &mut Section<'_>) -> Result<Self, Error> {
-        let (min, max) = (section.fraction("min")?, section.fraction("max")?);
+        let min = section.fraction("min")?;
+        let max = section.fraction("max")?;
         if min.zip(max).is_some_and(|(min, max)| min > max) {
             return Err(section.wrong_key("min", "is above \"max\""));
         }
@@ -345,7 +346,8 @@ impl Cells {
 /// The expanded texts of a pattern, the last braces changing first, and the number of words in each
 /// of its braces.
 fn expand(pattern: &str) -> Option<(Vec<String>, Vec<usize>)> {
-    let (mut texts, mut braces) = (vec![String::new()], Vec::new());
+    let mut texts = vec![String::new()];
+    let mut braces = Vec::new();
     let mut rest = pattern;
     while let Some((before, behind)) = rest.split_once('{') {
         let (words, after) = behind.split_once('}')?;

@@ -212,7 +212,9 @@ impl Experiment {
         let tree = tree.clone();
         let quick = root.section("quick")?;
         let quick = quick.map(|quick| Quick::read(quick, &variants, &grids)).transpose()?;
-        let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
+        let published = Vec::new();
+        let fits = Vec::new();
+        let claims = Vec::new();
         let ensembles = Vec::new();
         let traces = Traces::default();
         Ok(Self {
@@ -268,7 +270,8 @@ impl Experiment {
             let fit = Fit::read(name, section, yields, &self.published)?;
             let has = |before: &&Fit| before.variants.iter().any(|one| fit.variants.contains(one));
             if let Some(before) = self.fits.iter().find(has) {
-                let (fit, before) = (fit.name, &before.name);
+                let fit = fit.name;
+                let before = &before.name;
                 let what = format!("{place}: fits.{fit} has a variant of fits.{before}");
                 return Err(Error::new(what));
             }

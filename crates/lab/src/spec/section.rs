@@ -98,7 +98,8 @@ impl<'a> Section<'a> {
             _ => None,
         };
         number.filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
-            let (low, high) = (range.start(), range.end());
+            let low = range.start();
+            let high = range.end();
             let what = format!(
                 "is {}, but takes a whole number from {low} to {high}",
                 printable(&node.value.to_string())

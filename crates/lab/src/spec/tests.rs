@@ -25,7 +25,8 @@ fn line_of(text: &str) -> String {
 #[test]
 fn variants_are_overrides_over_settings_points_and_what_the_user_sets() {
     let experiment = small();
-    let (old, new) = (experiment.variant("old").unwrap(), experiment.variant("new").unwrap());
+    let old = experiment.variant("old").unwrap();
+    let new = experiment.variant("new").unwrap();
     let elevator = |variant, set: &[Override], control: &[Override]| {
         let setup = experiment.setup(variant, None, set, control).unwrap();
         setup.config.elevator.to_string()
@@ -182,7 +183,8 @@ fn values_that_exclude_each_other_are_refused() {
 
 #[test]
 fn error_of_a_single_variant_names_it() {
-    let (from, to) = ("size_mib = 16384", "size_mib = 16384\nrpm = 7200");
+    let from = "size_mib = 16384";
+    let to = "size_mib = 16384\nrpm = 7200";
     let text = SMALL.replacen(from, to, 1);
     let text =
         text.replacen("\"queue.elevator\" = \"deadline-prio\"", "\"device.kind\" = \"memory\"", 1);
@@ -480,7 +482,8 @@ fn options_of_a_crypt_line_change_the_kernels_pipeline_and_no_other() {
     assert_eq!(pipeline(reads), Pipeline { read: Place::Inline, ..linux });
     assert!(of(reads).unwrap().high_priority && !of("pipeline = \"linux\"").unwrap().high_priority);
     let sizes = "pipeline = \"linux\"\nmax_read_kib = 0\nmax_write_kib = 64";
-    let (max_read_bytes, max_write_bytes) = (None, Some(64 << 10));
+    let max_read_bytes = None;
+    let max_write_bytes = Some(64 << 10);
     assert_eq!(pipeline(sizes), Pipeline { max_read_bytes, max_write_bytes, ..linux });
     let refused = |crypt: &str| of(crypt).unwrap_err().to_string();
     let other = refused("pipeline = \"G\"\noptions = [\"high_priority\"]");

@@ -117,7 +117,8 @@ impl Override {
         let (path, value) = text
             .split_once('=')
             .ok_or_else(|| format!("{text:?} is not of the form PATH=VALUE"))?;
-        let (path, value) = (path.trim(), value.trim());
+        let path = path.trim();
+        let value = value.trim();
         if path.is_empty() || path.split('.').any(str::is_empty) {
             return Err(format!("{path:?} is no path: keys separated by dots"));
         }

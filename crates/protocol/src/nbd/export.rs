@@ -78,7 +78,8 @@ impl Export {
         if !text_ok(&self.description) {
             return Err(ExportError::Text("description"));
         }
-        let (min, preferred) = (self.block_min_bytes, self.block_preferred_bytes);
+        let min = self.block_min_bytes;
+        let preferred = self.block_preferred_bytes;
         if !min.is_power_of_two()
             || min > 1 << 16
             || !preferred.is_power_of_two()

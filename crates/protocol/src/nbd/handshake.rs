@@ -154,7 +154,8 @@ impl Handshake {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Progress::Step(Step::NEED_MORE);
         };
-        let (option, len_bytes) = (be32(header, 8), be32(header, 12));
+        let option = be32(header, 8);
+        let len_bytes = be32(header, 12);
         if let Some(violation) = self.violation(be64(header, 0), option, len_bytes) {
             return self.end(HEADER_BYTES, Event::Broken(violation));
         }
@@ -260,7 +261,8 @@ mod tests {
     /// One call: the event (`None` for an opening), the consumed bytes, whether there was an
     /// answer, and the state after it.
     fn edge(from: State, bytes: &[u8]) -> (Option<Event>, usize, bool, State) {
-        let (mut handshake, mut out) = (at(from), Vec::new());
+        let mut handshake = at(from);
+        let mut out = Vec::new();
         let (event, consumed) = match handshake.on_bytes(&exports(), bytes, &mut out) {
             Progress::Step(Step { consumed, event }) => (Some(event), consumed),
             Progress::Open { consumed, .. } => (None, consumed),
@@ -298,7 +300,8 @@ mod tests {
         let data = OptionData { option: OPT_GO, len_bytes: 9 };
         assert_eq!(edge(OptionHeader, &header(OPT_GO, 9)), (go_on, 16, false, data));
         assert_eq!(edge(OptionHeader, &header(99, 5)), (go_on, 16, false, DISCARD));
-        let (option, left_bytes) = (OPT_GO, OPTION_DATA_MAX_BYTES + 1);
+        let option = OPT_GO;
+        let left_bytes = OPTION_DATA_MAX_BYTES + 1;
         let discard = OptionDiscard { option, left_bytes, too_big: true };
         assert_eq!(edge(OptionHeader, &header(OPT_GO, left_bytes)), (go_on, 16, false, discard));
     }
@@ -310,9 +313,11 @@ mod tests {
             assert_eq!(edge(State::OptionHeader, bytes), (Some(event), 16, false, ended));
         };
         ends(&[b'x'; 16], Violation::OptionMagic(0x7878_7878_7878_7878));
-        let (option, len_bytes) = (99, OPTION_DISCARD_MAX_BYTES + 1);
+        let option = 99;
+        let len_bytes = OPTION_DISCARD_MAX_BYTES + 1;
         ends(&header(option, len_bytes), Violation::OptionTooLong { option, len_bytes });
-        let (option, len_bytes) = (OPT_EXPORT_NAME, 4097);
+        let option = OPT_EXPORT_NAME;
+        let len_bytes = 4097;
         ends(&header(option, len_bytes), Violation::OptionTooLong { option, len_bytes });
 
         let mut plain = at(State::OptionHeader);

@@ -464,7 +464,8 @@ mod tests {
 
     /// One call: the step, whether there was an answer, and the state after it.
     fn edge(from: State, bytes: &[u8]) -> (Step, bool, State) {
-        let (mut transmission, mut out) = (at(from), Vec::new());
+        let mut transmission = at(from);
+        let mut out = Vec::new();
         let piece = Piece { align_bytes: 1, max_bytes: 4096 };
         let step = transmission.on_bytes(bytes, piece, &mut out);
         (step, !out.is_empty(), transmission.state)

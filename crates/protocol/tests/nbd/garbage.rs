@@ -69,7 +69,8 @@ fn stream(dice: &mut Dice) -> Vec<u8> {
     bytes.extend(option(GO, &info_data("disk", &[dice.below(4) as u16])));
     for _ in 0..dice.below(6) {
         let flags = if dice.below(2) == 0 { 0 } else { dice.below(64) as u16 };
-        let (offset, len) = (dice.length(), dice.length());
+        let offset = dice.length();
+        let len = dice.length();
         let len = if mode == Mode::Extended { len } else { len & u64::from(u32::MAX) };
         let ask = Ask { command: dice.below(10) as u16, flags, cookie: dice.roll(), offset, len };
         bytes.extend(ask.raw(mode));
@@ -89,7 +90,8 @@ fn stream(dice: &mut Dice) -> Vec<u8> {
 /// the transmission phase.
 fn play(session: &mut Session, stream: &[u8], dice: &mut Dice) -> bool {
     let mut out = Vec::new();
-    let (mut at, mut end) = (0, 0);
+    let mut at = 0;
+    let mut end = 0;
     loop {
         let step = session.on_bytes(&stream[at..end], &mut out);
         assert!(step.consumed <= end - at);

@@ -168,7 +168,8 @@ impl Server {
         let failed = fails(request.offset_bytes, request.len_bytes);
         let ordered = self.session.pieces_allowed(&request) == Pieces::Ordered;
         if failed && (ordered || fail_now || reply.pieces.len() == 1) {
-            let (at, started) = (request.offset_bytes, reply.started);
+            let at = request.offset_bytes;
+            let started = reply.started;
             let _ = self.session.read_failed(&request, at, started, Errno::Io, &mut self.out);
             return true;
         }
@@ -201,7 +202,8 @@ impl Server {
 
 /// State of a range; the last extent reaches past it.
 fn extents(request: &nbd::Request) -> Vec<Extent> {
-    let (mut at, end) = (request.offset_bytes, request.offset_bytes + request.len_bytes);
+    let mut at = request.offset_bytes;
+    let end = request.offset_bytes + request.len_bytes;
     let mut extents = Vec::new();
     while at < end {
         let next = (at / 4096 + 1) * 4096;

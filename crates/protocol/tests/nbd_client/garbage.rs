@@ -81,7 +81,9 @@ impl Told {
 
 fn play(session: &mut Session, dice: &mut Dice, stream: &[u8], told: &mut Told) -> usize {
     let mut out = Vec::new();
-    let (mut at, mut end, mut answered) = (0, 0, 0);
+    let mut at = 0;
+    let mut end = 0;
+    let mut answered = 0;
     loop {
         let step = session.on_bytes(&stream[at..end], &mut out);
         assert!(step.consumed <= end - at);
@@ -137,7 +139,8 @@ fn case(number: u64) -> (bool, usize) {
 
 #[test]
 fn hundred_thousand_hostile_streams_are_survived() {
-    let (mut deep, mut answered) = (0, 0);
+    let mut deep = 0;
+    let mut answered = 0;
     for number in 0..100_000 {
         match std::panic::catch_unwind(|| case(number)) {
             Ok((reached, answers)) => {

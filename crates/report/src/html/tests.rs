@@ -7,7 +7,8 @@ const NASTY: &str = "<script>alert(\"1\" & '2')</script>\u{1}";
 /// entity.
 fn elements(page: &str) -> Vec<String> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>\n").expect("a document says what it is");
-    let (mut open, mut names) = (Vec::new(), Vec::new());
+    let mut open = Vec::new();
+    let mut names = Vec::new();
     while let Some(at) = rest.find('<') {
         text(&rest[..at]);
         let end = rest[at..].find('>').expect("a tag ends") + at;
@@ -85,7 +86,8 @@ fn full(name: &str) -> Experiment {
         note: Some(some()),
         ..claim(name, Some(0))
     };
-    let (columns, rows) = (vec![some()], vec![(some(), vec![some()])]);
+    let columns = vec![some()];
+    let rows = vec![(some(), vec![some()])];
     let table = CauseTable { title: some(), columns, rows };
     Experiment {
         name: some(),

@@ -152,8 +152,10 @@ impl Area {
     }
 
     fn bar(&self, from: Point, to: Point) -> Option<Bar> {
-        let (from, to) = (self.point(from)?, self.point(to)?);
-        let (left, right) = (from.0.min(to.0), from.0.max(to.0));
+        let from = self.point(from)?;
+        let to = self.point(to)?;
+        let left = from.0.min(to.0);
+        let right = from.0.max(to.0);
         Some(Bar { from: left, to: right.max(left + BAR_LENGTH_MIN), y: from.1 })
     }
 
@@ -171,12 +173,17 @@ impl Area {
         for tick in self.y.ticks() {
             let y = BOTTOM - self.y.place(*tick) * (BOTTOM - TOP);
             let _ = write!(grid, "M{LEFT} {}H{RIGHT}", pixels(y));
-            let (label, x, y) = (self.y.label(*tick), LEFT - 7.0, pixels(y + 4.0));
+            let label = self.y.label(*tick);
+            let x = LEFT - 7.0;
+            let y = pixels(y + 4.0);
             let _ = writeln!(labels, "<text x=\"{x}\" y=\"{y}\" class=\"beside\">{label}</text>");
         }
-        let (middle, below) = (f64::midpoint(LEFT, RIGHT), HEIGHT - 12.0);
-        let (across, up) = (16, f64::midpoint(TOP, BOTTOM));
-        let (x, y) = (escape(&plot.x.label), escape(&plot.y.label));
+        let middle = f64::midpoint(LEFT, RIGHT);
+        let below = HEIGHT - 12.0;
+        let across = 16;
+        let up = f64::midpoint(TOP, BOTTOM);
+        let x = escape(&plot.x.label);
+        let y = escape(&plot.y.label);
         format!(
             "<path class=\"grid\" d=\"{grid}\"/>\n\
              <path class=\"frame\" d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\"/>\n{labels}\
@@ -190,7 +197,8 @@ impl Area {
 fn curve(points: &[Point], step: bool) -> String {
     let mut path = String::new();
     for (index, (x, y)) in points.iter().enumerate() {
-        let (x, y) = (pixels(*x), pixels(*y));
+        let x = pixels(*x);
+        let y = pixels(*y);
         let _ = match (index, step) {
             (0, _) => write!(path, "M{x} {y}"),
             (_, true) => write!(path, "H{x}V{y}"),

@@ -47,7 +47,8 @@ impl Scale {
         let room = if high == 0.0 { 1.0 } else { high.abs() * 0.1 };
         let (low, high) = if alike { (low - room, high + room) } else { (low, high) };
         let step = nice((high - low) / TICKS);
-        let (first, last) = ((low / step).floor(), (high / step).ceil());
+        let first = (low / step).floor();
+        let last = (high / step).ceil();
         let mut ticks = Vec::new();
         let mut n = first;
         while n <= last {
@@ -58,7 +59,8 @@ impl Scale {
     }
 
     fn log(low: f64, high: f64) -> Scale {
-        let (bottom, top) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+        let bottom = low.log10().floor() as i32;
+        let top = high.log10().ceil() as i32;
         let top = top.max(bottom + 1);
         let decades = top - bottom;
         let stride = (decades + DECADE_TICKS - 1) / DECADE_TICKS;
@@ -191,7 +193,8 @@ mod tests {
             for high in numbers.into_iter().filter(|high| *high >= low) {
                 for log in [false, true] {
                     let scale = scale(&[low, high], log);
-                    let (first, last) = (scale.ticks()[0], scale.ticks()[scale.ticks().len() - 1]);
+                    let first = scale.ticks()[0];
+                    let last = scale.ticks()[scale.ticks().len() - 1];
                     let ticks = scale.ticks();
                     let step = |a: f64, b: f64| scale.place(b) - scale.place(a);
                     let widest = ticks.windows(2).map(|pair| step(pair[0], pair[1]));

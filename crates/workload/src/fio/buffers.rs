@@ -190,7 +190,8 @@ fn noise(seed: u64, bytes: &mut [u8]) {
 /// Scrambles as fio does: eight bytes at one of eight places of each sector become the sector's
 /// offset, and sixteen bytes the request's start time.
 fn scramble(offset_bytes: u64, started: Nanos, bytes: &mut [u8]) {
-    let (seconds, ns) = (started.0 / 1_000_000_000, started.0 % 1_000_000_000);
+    let seconds = started.0 / 1_000_000_000;
+    let ns = started.0 % 1_000_000_000;
     let place = ((ns ^ offset_bytes) & 7) as usize * 64;
     for (sector, bytes) in (0u64..).zip(bytes.chunks_exact_mut(512)) {
         let at = offset_bytes + sector * 512;

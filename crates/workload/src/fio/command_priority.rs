@@ -259,7 +259,8 @@ mod tests {
         mixed.set("lat_percentiles", "1").unwrap();
         let mut world = World::new(10, 1000);
         let result = run(&mut world, mixed);
-        let (mut now, mut counts) = (Priority::default(), [0, 0]);
+        let mut now = Priority::default();
+        let mut counts = [0, 0];
         for call in &world.calls {
             match call {
                 Call::Priority(next) => {

@@ -151,7 +151,8 @@ fn zipf(theta: f64, blocks: u64) -> Shape {
 
 /// The zone of each percent of the requests. A zone shorter than a block gets one block.
 fn table(zones: &[Zone], blocks: u64, block_bytes: u64) -> Vec<(u64, u64)> {
-    let (mut table, mut start) = (Vec::new(), 0u64);
+    let mut table = Vec::new();
+    let mut start = 0u64;
     for zone in zones {
         let len = match zone.len {
             ZoneLen::Percent(percent) => (u128::from(blocks) * u128::from(percent) / 100) as u64,

@@ -105,7 +105,8 @@ impl HistogramLog {
             return;
         }
         let counts = (0u32..).zip(counts).filter(|(_, count)| *count > 0).collect();
-        let (direction, len_bytes) = (ended.direction as u8, ended.len_bytes);
+        let direction = ended.direction as u8;
+        let len_bytes = ended.len_bytes;
         self.lines.push(Line { ms, direction, len_bytes, counts });
     }
 

@@ -115,7 +115,8 @@ impl JobFile {
     ) -> Result<Self, JobFileError> {
         let whole = |problem: String| JobFileError { line: None, problem };
         let global = Section::new();
-        let (sections, ignored) = (Vec::new(), Vec::new());
+        let sections = Vec::new();
+        let ignored = Vec::new();
         let mut reader = Reader { surroundings, global, sections, in_job: false, ignored };
         match text {
             Some(text) if text.len() > TEXT_MAX_BYTES => {
@@ -157,7 +158,8 @@ impl Reader<'_> {
                 continue;
             }
             let (key, value) = line.split_once('=').unwrap_or((line, ""));
-            let (key, value) = (key.trim(), value.trim());
+            let key = key.trim();
+            let value = value.trim();
             let mut section = match self.sections.last().filter(|_| self.in_job) {
                 Some(section) => section.clone(),
                 None => self.global.clone(),

@@ -238,7 +238,8 @@ impl CloneLogs {
     pub(super) fn files(&self, number: u64) -> impl Iterator<Item = LogFile> {
         let histograms = self.histograms.iter().map(move |log| log.file(number, self.shared));
         let logs = self.logs.iter().map(move |log| {
-            let (prefix, kind) = (&log.prefix, log.kind.name());
+            let prefix = &log.prefix;
+            let kind = log.kind.name();
             let name = if self.shared {
                 format!("{prefix}_{kind}.log")
             } else {
@@ -308,7 +309,8 @@ mod tests {
     use super::*;
 
     fn ended(direction: Direction, clat_ns: u64) -> Ended {
-        let (offset_bytes, len_bytes) = (8192, 4096);
+        let offset_bytes = 8192;
+        let len_bytes = 4096;
         Ended { direction, offset_bytes, len_bytes, slat: Some(Nanos(1000)), clat: Nanos(clat_ns) }
     }
 

@@ -54,7 +54,8 @@ impl Map {
     }
 
     fn free_from(&self, from: u64) -> Option<u64> {
-        let (mut at, mut level) = (from, 0);
+        let mut at = from;
+        let mut level = 0;
         // Up, to a word with a free bit after the position.
         loop {
             let words = &self.levels[level];

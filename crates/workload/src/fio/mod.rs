@@ -193,9 +193,11 @@ impl JobResult {
 
     /// Empty result of a job.
     fn new(job: &Job, group: u32, numjobs: u32) -> Self {
-        let (name, percentiles) = (job.name.clone(), job.percentiles.clone());
+        let name = job.name.clone();
+        let percentiles = job.percentiles.clone();
         let iodepth = if job.submission.direct { job.submission.iodepth } else { 1 };
-        let (latency, goes_on) = (job.controls.latency, job.end.goes_on != GoesOn::default());
+        let latency = job.controls.latency;
+        let goes_on = job.end.goes_on != GoesOn::default();
         Self { name, group, numjobs, iodepth, latency, goes_on, percentiles, ..Self::default() }
     }
 
@@ -299,7 +301,8 @@ impl Fio {
     /// When a job is invalid.
     pub fn new(jobs: Vec<Job>) -> Result<Self, JobError> {
         jobs.iter().try_for_each(Job::check)?;
-        let (mut files, mut names) = (Vec::new(), BTreeMap::new());
+        let mut files = Vec::new();
+        let mut names = BTreeMap::new();
         let mut new_file = || {
             files.push(File { len_bytes: 0, is_laid_out: false });
             files.len() - 1
@@ -319,7 +322,9 @@ impl Fio {
         }
         let ids = |indices: &Vec<usize>| indices.iter().map(|index| file_id(*index)).collect();
         let phase_of = phases(&jobs)?;
-        let (mut group, mut clones, mut results) = (0, Vec::new(), Vec::new());
+        let mut group = 0;
+        let mut clones = Vec::new();
+        let mut results = Vec::new();
         for (index, job) in jobs.iter().enumerate() {
             group += u32::from(index > 0 && (job.grouping.stonewall || job.grouping.new_group));
             let clone = JobResult::new(job, group, 1);
@@ -410,7 +415,8 @@ impl Fio {
     fn keep(&mut self, thread: Thread) {
         let Thread { job_index, number, measured, .. } = thread;
         self.logs.extend(measured.logs.files(number));
-        let (clone, of_job) = (&mut self.clones[number as usize], &mut self.results[job_index]);
+        let clone = &mut self.clones[number as usize];
+        let of_job = &mut self.results[job_index];
         *clone = JobResult::of(&self.jobs[job_index], clone.group, measured);
         of_job.add(clone);
     }
@@ -431,7 +437,8 @@ impl Fio {
 /// Phase in which each job starts: after all jobs before it, after its `wait_for` job, or together
 /// with the jobs before it.
 fn phases(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
-    let (mut phases, mut base) = (Vec::new(), 0);
+    let mut phases = Vec::new();
+    let mut base = 0;
     for (index, job) in jobs.iter().enumerate() {
         if job.grouping.stonewall && index > 0 {
             base = phases.iter().max().map_or(0, |last| last + 1);
@@ -470,7 +477,8 @@ impl Program for Fio {
         }
         let of_phase = self.results.iter().zip(&self.phase_of).filter(|(_, of)| **of == phase);
         let running: Vec<u32> = of_phase.map(|(result, _)| result.group).collect();
-        let (mut tasks, mut number) = (Vec::new(), 0);
+        let mut tasks = Vec::new();
+        let mut number = 0;
         for (index, job) in self.jobs.iter().enumerate() {
             for (clone, &file) in (0..).zip(&self.files_of[index]) {
                 if self.phase_of[index] == phase {

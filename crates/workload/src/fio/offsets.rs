@@ -119,7 +119,8 @@ impl Offsets {
         if zone.advance() {
             self.last = [None; 3];
         }
-        let (start_bytes, len_bytes) = (zone.start_bytes(), zone.len_bytes());
+        let start_bytes = zone.start_bytes();
+        let len_bytes = zone.len_bytes();
         // The last zone may be cut off: a draw past the end of the region is repeated.
         let mut drawn = (0..CUT_DRAWS_MAX).map_while(|_| {
             let extent = self.next_inside(direction)?;
@@ -312,7 +313,8 @@ impl Permutation {
 
     fn scramble(&self, number: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
-        let (mut left, mut right) = (number >> self.half_bits, number & mask);
+        let mut left = number >> self.half_bits;
+        let mut right = number & mask;
         for key in self.keys {
             let mixed = (right ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             (left, right) = (right, left ^ (mixed >> (64 - self.half_bits)));
@@ -348,7 +350,8 @@ mod tests {
     fn random_order_has_each_block_once_a_pass_and_differs_from_pass_to_pass() {
         for blocks in [1, 2, 3, 5, 16, 17, 256, 1000, 4097] {
             let mut offsets = Offsets::of(&job(Rw::RandRead, blocks), 0);
-            let (first, second) = (pass(&mut offsets, blocks), pass(&mut offsets, blocks));
+            let first = pass(&mut offsets, blocks);
+            let second = pass(&mut offsets, blocks);
             for pass in [&first, &second] {
                 let mut sorted = pass.clone();
                 sorted.sort_unstable();
@@ -405,7 +408,8 @@ mod tests {
 
     fn strided(rw: Rw, range: u64, size: u64, skip: u64) -> Job {
         let bytes = |blocks: u64| blocks * 4096;
-        let (is_on, range_bytes) = (true, Some(bytes(range)));
+        let is_on = true;
+        let range_bytes = Some(bytes(range));
         let strides =
             Strides { is_on, size_bytes: bytes(size), range_bytes, skip_bytes: bytes(skip) };
         job(rw, 64).with(|job| job.shape.strides = strides)
@@ -444,7 +448,8 @@ mod tests {
         let job = job(Rw::RandWrite, 100).with(|job| job.shape.lens = [const { None }; 3]);
         let job = job.with(|job| job.shape.lens = [None, Some(split), None]);
         let mut offsets = Offsets::of(&job, 0);
-        let (mut seen, mut bytes) = ([0u8; 100], 0);
+        let mut seen = [0u8; 100];
+        let mut bytes = 0;
         while bytes < 100 * 4096 {
             let extent = offsets.next(Direction::Write).unwrap();
             let first = (extent.offset_bytes / 4096) as usize;

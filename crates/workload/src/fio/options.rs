@@ -208,7 +208,8 @@ fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
     let rw = Rw::ALL.into_iter().find(|rw| rw.name() == name);
     let names = || format!("it must be one of {}", Rw::ALL.map(Rw::name).join(", "));
     let rw = rw.ok_or_else(names)?;
-    let (mut leap_bytes, mut random_every) = (0, 1);
+    let mut leap_bytes = 0;
+    let mut random_every = 1;
     match rw.is_random() {
         _ if more.is_empty() => {}
         true => random_every = number(more, 1, u32::MAX.into())?,
@@ -251,7 +252,8 @@ fn set_range(job: &mut Job, text: &str) -> Result<(), String> {
     let base = job.kb_base;
     let range = |text: &str| {
         let (min, max) = text.split_once(['-', ':']).ok_or_else(wanted)?;
-        let (min_bytes, max_bytes) = (size(min, base)?, size(max, base)?);
+        let min_bytes = size(min, base)?;
+        let max_bytes = size(max, base)?;
         match min_bytes {
             0 => Err(wanted()),
             _ if min_bytes == max_bytes => Ok(Lens::Fixed(min_bytes)),

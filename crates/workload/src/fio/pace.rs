@@ -217,9 +217,11 @@ impl Floor {
             let floor = |direction: Direction| all[direction.index()];
             Direction::ALL.map(|one| floor(one).filter(|_| job.shape.rw.has(one)))
         };
-        let (bytes_s, iops) = (of_used(job.pace.rate_min_bytes_s), of_used(job.pace.rate_min_iops));
+        let bytes_s = of_used(job.pace.rate_min_bytes_s);
+        let iops = of_used(job.pace.rate_min_iops);
         let has_any = bytes_s.iter().chain(&iops).any(Option::is_some);
-        let (cycle, since) = (job.pace.rate_cycle, Nanos(0));
+        let cycle = job.pace.rate_cycle;
+        let since = Nanos(0);
         has_any.then_some(Self { bytes_s, iops, cycle, since, bytes: [0; 3], ios: [0; 3] })
     }
 

@@ -151,7 +151,8 @@ fn transfers_lines(
 fn spread_line(spread: Spread, unit: f64, share: &str) -> String {
     let Spread { min, max, mean, stdev, count } = spread;
     let [min, max, mean, stdev] = [min, max, mean, stdev].map(|value| value / unit);
-    let (min, max) = (min.floor(), max.floor());
+    let min = min.floor();
+    let max = max.floor();
     format!(
         "min={min:>5}, max={max:>5}, {share}avg={mean:5.2}, stdev={stdev:5.2}, samples={count}\n"
     )
@@ -160,7 +161,9 @@ fn spread_line(spread: Spread, unit: f64, share: &str) -> String {
 /// The tables of CPU and queue.
 fn tables(result: &JobResult) -> String {
     let (user, system) = result.cpu();
-    let (read, written, trimmed) = (result.read.ios, result.write.ios, result.trim.ios);
+    let read = result.read.ios;
+    let written = result.write.ios;
+    let trimmed = result.trim.ios;
     let synced = result.sync.count();
     format!(
         "  cpu          : usr={:.2}%, sys={:.2}%, ctx={}\n  IO depths    : {}\n     \
@@ -222,7 +225,8 @@ fn group_lines(number: u32, group: &[&JobResult]) -> String {
         }
         let binary = |amount: f64| short(amount, KIB, BINARY);
         let decimal = |amount: f64| short(amount, 1000.0, DECIMAL);
-        let (rate, bytes) = (total.bandwidth(), total.bytes as f64);
+        let rate = total.bandwidth();
+        let bytes = total.bytes as f64;
         text += &format!(
             "{}: bw={}/s ({}/s), {}/s-{}/s ({}/s-{}/s), io={} ({}), run={}-{}msec\n",
             direction.name,
@@ -246,7 +250,8 @@ const DECIMAL: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
 
 /// Four digits, or three with a point, in the smallest unit that suffices.
 fn short(amount: f64, step: f64, units: [&str; 5]) -> String {
-    let (mut amount, mut unit) = (amount, 0);
+    let mut amount = amount;
+    let mut unit = 0;
     while amount.floor() >= 10_000.0 && unit + 1 < units.len() {
         (amount, unit) = (amount / step, unit + 1);
     }
@@ -270,7 +275,8 @@ fn unit(min_ns: u64, max_ns: u64) -> (&'static str, f64) {
 }
 
 fn latency_line(name: &str, latencies: &Histogram) -> String {
-    let (min_ns, max_ns) = (latencies.min().0, latencies.max().0);
+    let min_ns = latencies.min().0;
+    let max_ns = latencies.max().0;
     let (unit, unit_ns) = unit(min_ns, max_ns);
     format!(
         "    {name:>4} ({unit}): min={:.0}, max={:.0}, avg={:.2}, stdev={:.2}\n",

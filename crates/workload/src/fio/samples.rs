@@ -71,7 +71,8 @@ impl Samples {
 
 fn spread(values: impl Iterator<Item = f64> + Clone) -> Option<Spread> {
     let count = values.clone().count();
-    let (min, max) = (values.clone().reduce(f64::min)?, values.clone().reduce(f64::max)?);
+    let min = values.clone().reduce(f64::min)?;
+    let max = values.clone().reduce(f64::max)?;
     let mean = values.clone().sum::<f64>() / count as f64;
     let squares: f64 = values.map(|value| (value - mean).powi(2)).sum();
     let stdev = if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() };

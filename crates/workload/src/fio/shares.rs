@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn depths_and_batches_fall_into_the_tools_columns() {
-        let (mut depths, mut batches) = (Depths::default(), Batches::default());
+        let mut depths = Depths::default();
+        let mut batches = Batches::default();
         (1..=256).for_each(|depth| depths.count(depth));
         (0..9).for_each(|blocks| batches.count(blocks));
         assert_eq!(depths.line(), "1=0.4%, 2=0.8%, 4=1.6%, 8=3.1%, 16=6.2%, 32=12.5%, >=64=75.4%");

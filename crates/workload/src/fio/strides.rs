@@ -41,7 +41,8 @@ pub(super) struct Zone {
 impl Zone {
     /// The first zone of a region; `None` without zones.
     pub(super) fn first(strides: &Strides, region_bytes: u64) -> Option<Self> {
-        let (start_bytes, moved_bytes) = (0, 0);
+        let start_bytes = 0;
+        let moved_bytes = 0;
         let strides = strides.clone();
         strides.is_on.then_some(Self { strides, region_bytes, start_bytes, moved_bytes })
     }

@@ -58,7 +58,8 @@ impl Surroundings<'_> {
     }
 
     fn with_variables(&self, text: &str) -> Result<String, String> {
-        let (mut done, mut left) = (String::new(), text);
+        let mut done = String::new();
+        let mut left = text;
         while let Some((before, behind)) = left.split_once("${") {
             let (name, rest) =
                 behind.split_once('}').ok_or_else(|| format!("{text:?} has no }} behind ${{"))?;

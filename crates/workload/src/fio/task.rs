@@ -271,7 +271,8 @@ impl Thread {
                 self.measured.trim.samples.start(now);
             }
             Made::UsageBehind => {
-                let (before, behind) = (self.measured.usage, returned.usage);
+                let before = self.measured.usage;
+                let behind = returned.usage;
                 self.measured.usage = Usage {
                     user: behind.user - before.user,
                     system: behind.system - before.system,
@@ -338,7 +339,8 @@ impl Thread {
     fn record(&mut self, now: Nanos, block: Block) {
         self.progress.ended = now;
         let Block { direction, offset_bytes, len_bytes, .. } = block;
-        let (clat, kept) = (now.since(block.submitted), self.job.kept);
+        let clat = now.since(block.submitted);
+        let kept = self.job.kept;
         if kept.clat {
             self.measured.bounds.record(clat);
         }

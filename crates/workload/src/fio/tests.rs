@@ -103,7 +103,8 @@ pub(super) fn run(world: &mut World, job: Job) -> JobResult {
 
 /// Read blocks and written blocks, in order.
 fn blocks(calls: &[Call]) -> (Vec<u64>, Vec<u64>) {
-    let (mut read, mut written) = (vec![], vec![]);
+    let mut read = vec![];
+    let mut written = vec![];
     for call in calls {
         match *call {
             Call::Read { offset_bytes, .. }
@@ -125,7 +126,8 @@ fn sequential_write_makes_its_file_and_is_timed_without_open_and_close() {
     let result = run(&mut world, job(Rw::Write, 3));
     let write =
         |block: u64| Call::Write { file: FileId(0), offset_bytes: block * 4096, len_bytes: 4096 };
-    let (create, open) = (Call::Create(FileId(0)), Call::Open(FileId(0)));
+    let create = Call::Create(FileId(0));
+    let open = Call::Open(FileId(0));
     let close = Call::Close(FileId(0));
     let [before, behind] = [Call::Usage; 2];
     let writes = [open, before, write(0), write(1), write(2), behind, close, Call::Exit];
@@ -330,7 +332,8 @@ fn fsync_of_one_at_a_time_is_behind_its_write() {
 fn fsync_of_a_mix_comes_again_after_each_read() {
     let mut world = World::new(10, 100);
     run(&mut world, job(Rw::ReadWrite, 200).with(|job| job.submission.fsync_every = 2));
-    let (mut writes, mut after) = (0, None);
+    let mut writes = 0;
+    let mut after = None;
     for call in world.calls.iter().skip_while(|call| !matches!(call, Call::Open(_))) {
         match call {
             Call::Fsync(_) => assert!(after == Some(false) && writes > 0 && writes % 2 == 0),
@@ -428,7 +431,8 @@ fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
 #[test]
 fn ramp_ends_in_the_middle_of_a_pause_which_goes_on() {
     let mut world = World::new(0, 0);
-    let (thinktime, ramp_time) = (Nanos::from_ms(5), Nanos::from_ms(7));
+    let thinktime = Nanos::from_ms(5);
+    let ramp_time = Nanos::from_ms(7);
     let thinking = job(Rw::Read, 100).with(|job| {
         job.pace.thinktime = thinktime;
         job.pace.ramp_time = ramp_time;

@@ -54,7 +54,8 @@ pub(super) struct Written {
 
 impl Written {
     pub(super) fn of(job: &Job) -> Self {
-        let (verify, rw) = (&job.verify, job.shape.rw);
+        let verify = &job.verify;
+        let rw = job.shape.rw;
         Self {
             is_off: verify.sum.is_none(),
             reads_again: verify.reads_again || verify.only,

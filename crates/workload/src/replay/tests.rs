@@ -30,7 +30,8 @@ const TARGET: Target = Target { len_bytes: 1 << 20, sector_bytes: 512, wrap: fal
 fn play(player: &mut Player, takes: u64) -> Vec<(u64, u64)> {
     let mut now = Nanos(1000);
     let mut in_flight: Vec<(Nanos, u32)> = Vec::new();
-    let (mut reaped, mut submitted): (Vec<Reaped>, _) = (Vec::new(), Vec::new());
+    let mut reaped: Vec<Reaped> = Vec::new();
+    let mut submitted: _ = Vec::new();
     loop {
         let call = player.next(now, &Returned { reaped: &reaped, ..Returned::OK });
         reaped.clear();

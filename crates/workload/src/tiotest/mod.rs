@@ -193,7 +193,9 @@ impl Thread {
         };
         self.done_ops += 1;
         self.issued = now;
-        let (file, offset_bytes, len_bytes) = (self.file, block * block_bytes, block_bytes);
+        let file = self.file;
+        let offset_bytes = block * block_bytes;
+        let len_bytes = block_bytes;
         if self.kind.writes() {
             Call::Write { file, offset_bytes, len_bytes }
         } else {

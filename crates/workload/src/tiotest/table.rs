@@ -20,7 +20,8 @@ pub fn results_table(threads: u32, results: &[PhaseResult]) -> String {
          +-----------------------+----------+--------------+----------+---------+\n"
     );
     for PhaseResult { kind, bytes, time, .. } in results {
-        let (mib, seconds) = (*bytes as f64 / MIB, time.0 as f64 / 1e9);
+        let mib = *bytes as f64 / MIB;
+        let seconds = time.0 as f64 / 1e9;
         let rate = if seconds > 0.0 { mib / seconds } else { 0.0 };
         let _ = writeln!(
             out,

@@ -3,7 +3,8 @@ use super::*;
 /// Runs a thread in a world where a transfer takes 3 ms, an `fsync` 50 ms, and any other call
 /// nothing.
 fn run(thread: &mut Thread) -> (Vec<Call>, Nanos) {
-    let (mut now, mut calls) = (Nanos(0), Vec::new());
+    let mut now = Nanos(0);
+    let mut calls = Vec::new();
     loop {
         let call = thread.next(now, &Returned::OK);
         now = now
@@ -68,7 +69,8 @@ fn sequential_calls_cover_the_file_and_random_ones_never_its_last_block() {
         };
         calls.iter().filter_map(offset).collect()
     };
-    let (first, second) = (offsets(&mut random[0]), offsets(&mut random[1]));
+    let first = offsets(&mut random[0]);
+    let second = offsets(&mut random[1]);
     assert!(first.iter().chain(&second).all(|block| *block < 15));
     assert_ne!(first, second, "each thread draws its own offsets");
 }

@@ -44,7 +44,8 @@ const CRC_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        let (mut crc, mut bit) = (byte as u32, 0);
+        let mut crc = byte as u32;
+        let mut bit = 0;
         while bit < 8 {
             crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
             bit += 1;

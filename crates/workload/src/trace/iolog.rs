@@ -94,7 +94,8 @@ impl<R: BufRead> Lines<R> {
         if self.text.is_empty() {
             return Ok(None);
         }
-        let (offset_bytes, line) = (self.offset_bytes, self.line);
+        let offset_bytes = self.offset_bytes;
+        let line = self.line;
         match std::str::from_utf8(&self.text) {
             Ok(text) => Ok(Some(text.trim_end_matches(['\n', '\r']))),
             Err(_) => Err(wrong(offset_bytes, line, "is not UTF-8")),
@@ -220,7 +221,8 @@ impl Log {
         };
         let mut files: Vec<LoggedFile> = self.files.into_values().collect();
         files.sort_by_key(|file| file.number);
-        let (mut starts, mut end) = (Vec::new(), 0u64);
+        let mut starts = Vec::new();
+        let mut end = 0u64;
         for file in &files {
             starts.push(end.next_multiple_of(FILE_ALIGN_SECTORS));
             end = end.next_multiple_of(FILE_ALIGN_SECTORS) + file.end_sector;
@@ -248,7 +250,8 @@ fn number(word: &str, what: &str) -> Result<u64, String> {
 }
 
 fn sectors_of(offset: &str, len: &str) -> Result<(u64, u32), String> {
-    let (offset, len) = (number(offset, "an offset in bytes")?, number(len, "a length in bytes")?);
+    let offset = number(offset, "an offset in bytes")?;
+    let len = number(len, "a length in bytes")?;
     if len == 0 {
         return Err("has a length of zero".into());
     }

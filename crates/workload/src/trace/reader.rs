@@ -56,7 +56,8 @@ impl<R: Read> Reader<R> {
         if got < bytes.len() {
             return Err(wrong(got as u64, "the trace is cut off within its header"));
         }
-        let (number, long) = (|at| u32_at(&bytes, at), |at| u64_at(&bytes, at));
+        let number = |at| u32_at(&bytes, at);
+        let long = |at| u64_at(&bytes, at);
         if number(8) != VERSION {
             let version = number(8);
             let problem = format!(
@@ -70,7 +71,9 @@ impl<R: Read> Reader<R> {
         if name_bytes > EXPORT_BYTES_MAX || number(12) as usize != len_bytes {
             return Err(wrong(12, "the header's length is invalid"));
         }
-        let (volume_bytes, sector_bytes, began_unix_ns) = (long(16), number(24), long(32));
+        let volume_bytes = long(16);
+        let sector_bytes = number(24);
+        let began_unix_ns = long(32);
         bytes.resize(len_bytes, 0);
         let got = fill(&mut input, &mut bytes[FIXED_HEADER_BYTES..])
             .map_err(|error| cannot_read(FIXED_HEADER_BYTES as u64, &error))?;
@@ -233,7 +236,8 @@ fn take_record(
     if start > i64::MAX as u64 {
         return Err("its arrival time is before the start or centuries later");
     }
-    let (mut sector, mut sectors) = (0, 0);
+    let mut sector = 0;
+    let mut sectors = 0;
     if op != Op::Flush {
         let end = ends.entry(submitter).or_default();
         sector = take_distance(rest, *end).ok_or(SHORT)?;
@@ -255,7 +259,9 @@ fn take_record(
         completion = Some(Completion { latency: Nanos(word >> 1), status });
     }
     let is_set = |flag: u8| first & flag > 0;
-    let (fua, preflush, sync) = (is_set(FUA), is_set(PREFLUSH), is_set(SYNC));
+    let fua = is_set(FUA);
+    let preflush = is_set(PREFLUSH);
+    let sync = is_set(SYNC);
     let start = Nanos(start);
     let bio = TracedBio {
         start,

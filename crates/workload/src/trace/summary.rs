@@ -93,7 +93,8 @@ impl Summary {
         }
         let mut submitters: BTreeMap<_, SubmitterSummary> = BTreeMap::new();
         let mut ends: BTreeMap<(u32, bool), u64> = BTreeMap::new();
-        let (mut before, mut sequential_to_any) = (None, 0);
+        let mut before = None;
+        let mut sequential_to_any = 0;
         for bio in &trace.bios {
             let submitter = submitters.entry((bio.submitter, bio.priority)).or_default();
             submitter.count += 1;
@@ -109,7 +110,8 @@ impl Summary {
             sequential_to_any += u64::from(before == Some(bio.sector));
             before = Some(bio.end_sector());
         }
-        let (depth_max, slices) = (depth_max(&trace.bios), slices(&trace.bios, length));
+        let depth_max = depth_max(&trace.bios);
+        let slices = slices(&trace.bios, length);
         Self { ops, length, sequential_to_any, depth_max, slices, submitters }
     }
 
@@ -177,7 +179,8 @@ fn depth_max(bios: &[TracedBio]) -> u64 {
     let mut changes: Vec<(Nanos, bool)> =
         known.flat_map(|bio| [(bio.start, true), (ended(bio), false)]).collect();
     changes.sort_unstable();
-    let (mut depth, mut most) = (0i64, 0);
+    let mut depth = 0i64;
+    let mut most = 0;
     for (_, came) in changes {
         depth += if came { 1 } else { -1 };
         most = most.max(depth);

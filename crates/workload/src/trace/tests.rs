@@ -78,7 +78,8 @@ fn whole_trace_is_in_the_order_in_which_bios_came() {
 fn file_that_is_cut_off_is_read_up_to_its_last_whole_block() {
     let bios = bios(2, 20_000);
     let bytes = written(&bios);
-    let (mut most, mut cuts) = (0, 0);
+    let mut most = 0;
+    let mut cuts = 0;
     for len in (60..bytes.len()).step_by(9973) {
         let (again, end) = read(&bytes[..len]).unwrap();
         assert!(again == bios[..again.len()], "cut off at {len}");
@@ -194,7 +195,8 @@ fn records_are_as_short_as_is_said() {
         }
         writer.end(Nanos(0)).unwrap().len() as f64 / count as f64
     };
-    let (sequential, random) = (bytes_of(false), bytes_of(true));
+    let sequential = bytes_of(false);
+    let random = bytes_of(true);
     assert!((8.8..9.3).contains(&sequential), "{sequential} bytes for a bio");
     assert!((12.5..13.5).contains(&random), "{random} bytes for a bio");
 }

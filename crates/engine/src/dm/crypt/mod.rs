@@ -202,7 +202,8 @@ impl Crypt {
         dst: BufRef,
         place: Place,
     ) -> SqeOp {
-        let (cipher, iv_offset) = (self.spec.cipher, self.spec.iv_offset);
+        let cipher = self.spec.cipher;
+        let iv_offset = self.spec.iv_offset;
         let iv_sector = sector.0.wrapping_add(iv_offset);
         SqeOp::Crypt { cipher, direction, iv_sector, src, dst, place }
     }
@@ -222,13 +223,16 @@ impl Crypt {
         cx: &mut TargetCx<'_>,
     ) {
         let Part { sector, fua, mut origin, .. } = *part;
-        let (dev, sector) = (self.spec.dev, self.lower(sector));
+        let dev = self.spec.dev;
+        let sector = self.lower(sector);
         origin.io_context = context.of(origin.io_context);
         self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, origin, cx);
     }
 
     fn submit_read(&mut self, part: Part, cx: &mut TargetCx<'_>) {
-        let (dev, sector, buf) = (self.spec.dev, self.lower(part.sector), part.buf);
+        let dev = self.spec.dev;
+        let sector = self.lower(part.sector);
+        let buf = part.buf;
         if !self.spec.fuses_cipher {
             let index = self.ios.insert(CryptIo { part, phase: Phase::Reading, slot: None });
             self.push(index, SqeOp::Read { dev, sector, buf }, false, part.origin, cx);
@@ -266,7 +270,8 @@ impl Crypt {
     fn encrypt_into(&mut self, part: Part, slot: u32, cx: &mut TargetCx<'_>) {
         let bounce = self.bounce(slot, part.buf.len_bytes);
         let pipeline = self.decide(Direction::Encrypt, bounce.len_bytes, cx.load);
-        let (slot, context) = (Some(slot), pipeline.context);
+        let slot = Some(slot);
+        let context = pipeline.context;
         let encrypt = self.encrypt(&pipeline, part.sector, part.buf, bounce);
         match pipeline.submit {
             Submit::WhereEncrypted => {
@@ -317,7 +322,8 @@ impl Crypt {
     /// Continues a part after its cipher or its device I/O.
     fn advance(&mut self, index: u32, cx: &mut TargetCx<'_>) -> Option<BlkStatus> {
         let io = self.ios.at(index);
-        let (part, phase) = (io.part, io.phase);
+        let part = io.part;
+        let phase = io.phase;
         match phase {
             Phase::Reading => {
                 io.phase = Phase::Decrypting;

@@ -206,8 +206,10 @@ impl Facts {
     /// and back.
     fn fans_out(&self, least_bytes: u32) -> bool {
         let Load { idle_cpus, fanned_out_bytes, is_awaited, .. } = self.load;
-        let (least_bytes, len_bytes) = (u64::from(least_bytes), u64::from(self.len_bytes));
-        let (cpus, at_once_bytes) = (u64::from(idle_cpus), self.at_once_bytes());
+        let least_bytes = u64::from(least_bytes);
+        let len_bytes = u64::from(self.len_bytes);
+        let cpus = u64::from(idle_cpus);
+        let at_once_bytes = self.at_once_bytes();
         // A worker with queued bytes stays awake for more.
         let pays = at_once_bytes >= least_bytes.min(AWAKE_MIN_BYTES)
             && at_once_bytes + fanned_out_bytes >= least_bytes;
@@ -447,7 +449,8 @@ mod tests {
     /// Two CPUs: one is the submitter's.
     #[test]
     fn adaptive_gives_an_idle_cpu_two_requests_and_a_busy_one_none() {
-        let (inline, unbound) = (Place::Inline, Place::Unbound);
+        let inline = Place::Inline;
+        let unbound = Place::Unbound;
         let mut load = Load { idle_cpus: 1, ..Load::default() };
         let places = [0; 4].map(|_| place(&mut load, 1 << 20));
         assert_eq!(places, [unbound, unbound, inline, inline]);

@@ -82,7 +82,8 @@ fn write_is_encrypted_into_a_bounce_slot_then_written_from_it() {
     assert_eq!(dst, BufRef { slot: 0, offset_bytes: 0, len_bytes: 4096 });
     answer(&mut shard, &encrypt, BlkStatus::Ok);
     let written = woken(&mut shard);
-    let (dev, sector) = (DevId(0), Sector(4104));
+    let dev = DevId(0);
+    let sector = Sector(4104);
     assert_eq!(written.op, SqeOp::Write { dev, sector, buf: dst, fua: false });
     assert!(dones(&mut shard).is_empty());
     answer(&mut shard, &written, BlkStatus::Ok);
@@ -167,7 +168,9 @@ fn zeroes_are_written_encrypted_and_discards_only_when_allowed() {
     let mut crypt = shard(CryptSpec { allow_discards: true, ..spec() }, 2);
     crypt.submit_bio(NOW, bio(Op::Discard, 8, 4096));
     let [discard] = sqes(&mut crypt)[..] else { panic!("one SQE") };
-    let (dev, sector, len) = (DevId(0), Sector(4104), Sector(8));
+    let dev = DevId(0);
+    let sector = Sector(4104);
+    let len = Sector(8);
     assert_eq!(discard.op, SqeOp::Discard { dev, sector, len });
 }
 
@@ -190,7 +193,8 @@ fn write_submitted_where_encrypted_is_a_pair_around_its_slot() {
     let buf = BufRef { slot: 0, offset_bytes: 0, len_bytes: 4096 };
     assert!(encrypt.linked && !write.linked && encrypt.token == write.token);
     assert!(matches!(encrypt.op, SqeOp::Crypt { dst, place: Place::Unbound, .. } if dst == buf));
-    let (dev, sector) = (DevId(0), Sector(4104));
+    let dev = DevId(0);
+    let sector = Sector(4104);
     assert_eq!(write.op, SqeOp::Write { dev, sector, buf, fua: false });
     answer(&mut shard, &write, BlkStatus::Ok);
     assert_eq!(dones(&mut shard).len(), 1);

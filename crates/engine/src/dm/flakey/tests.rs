@@ -38,7 +38,9 @@ fn everything_fails_while_it_is_down_and_nothing_while_it_is_up() {
         }
     }
     let (ops, _) = run_at(&mut flakey, UP, bio(Op::Discard, 4, 8));
-    let (dev, sector, len) = (DevId(0), Sector(104), Sector(8));
+    let dev = DevId(0);
+    let sector = Sector(104);
+    let len = Sector(8);
     assert_eq!(ops, [SqeOp::Discard { dev, sector, len }]);
 }
 

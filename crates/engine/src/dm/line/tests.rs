@@ -52,7 +52,8 @@ fn line_of_every_target_is_parsed() {
     assert_eq!(delay.write, delay.flush, "flushes go with the writes");
     let flakey: FlakeySpec<String> = of(&lines[5]);
     assert_eq!((flakey.up_s, flakey.down_s), (9, 1));
-    let (device, log) = ("/a".into(), "/log".into());
+    let device = "/a".into();
+    let log = "/log".into();
     assert_eq!(of::<LogWritesLine>(&lines[6]), LogWritesLine { device, log });
     assert_eq!(of::<MultipathSpec>(&lines[7]).paths().count(), 2);
     assert_eq!(of::<Linear<String>>(&lines[8]), Linear { area: area("/dev/a", 16) });

@@ -55,7 +55,9 @@ fn failed_write_is_not_logged_and_a_failed_flush_makes_nothing_stable() {
     for (op, len, expected) in [(Op::Write, 8, vec![]), (Op::Flush, 0, vec![false])] {
         let mut shard = log_writes();
         shard.submit_bio(Nanos(0), bio(op, 0, len));
-        let (mut sqes, mut stable, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sqes = Vec::new();
+        let mut stable = Vec::new();
+        let mut done = Vec::new();
         while shard.in_flight() > 0 {
             shard.take_sq(&mut sqes);
             for sqe in sqes.drain(..) {

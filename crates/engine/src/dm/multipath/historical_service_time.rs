@@ -99,7 +99,8 @@ impl HistoricalServiceTime {
             *weight = power(u64::from(args.base_weight), exponent);
         }
         // An unrealistically short start value, which the first measurements replace quickly.
-        let (service_time, start) = (FIXED_1, Nanos(0));
+        let service_time = FIXED_1;
+        let start = Nanos(0);
         let path = History { service_time, in_flight: 0, last_end: start, stale_after: start };
         Self { args, weights, live: LivePaths::new(count), paths: vec![path; count] }
     }
@@ -107,7 +108,8 @@ impl HistoricalServiceTime {
     /// Compares two paths; less is better.
     fn compare(&self, a: &History, b: &History, now: Nanos) -> Ordering {
         let by_count = a.in_flight.cmp(&b.in_flight);
-        let (low, high) = (a.service_time.min(b.service_time), a.service_time.max(b.service_time));
+        let low = a.service_time.min(b.service_time);
+        let high = a.service_time.max(b.service_time);
         let factor = u128::from(self.args.threshold_multiplier);
         if u128::from(high) <= factor * u128::from(low) {
             return by_count;
@@ -180,7 +182,9 @@ fn average(past: u64, measured: u64, weight: u64) -> u64 {
 /// A power of a fixed-point number below one, by squaring; each product is rounded to the nearest.
 fn power(base: u64, exponent: u32) -> u64 {
     let times = |a: u64, b: u64| (a * b + FIXED_1 / 2) >> FIXED_SHIFT;
-    let (mut result, mut square, mut left) = (FIXED_1, base, exponent);
+    let mut result = FIXED_1;
+    let mut square = base;
+    let mut left = exponent;
     while left > 0 {
         if left & 1 == 1 {
             result = times(result, square);
@@ -274,7 +278,9 @@ mod tests {
 
     #[test]
     fn fast_path_gets_most_and_the_slow_one_is_probed_now_and_then() {
-        let (mut selector, mut now, mut chosen) = (of(2), 0, [0_u32; 2]);
+        let mut selector = of(2);
+        let mut now = 0;
+        let mut chosen = [0_u32; 2];
         for _ in 0..2000 {
             let (path, end) = serve(&mut selector, now, &[100_000, 10_000_000]);
             chosen[path] += 1;
@@ -286,7 +292,8 @@ mod tests {
 
     #[test]
     fn slow_path_that_gets_better_is_found_out() {
-        let (mut selector, mut now) = (of(2), 0);
+        let mut selector = of(2);
+        let mut now = 0;
         for _ in 0..500 {
             now = serve(&mut selector, now, &[MS, 20 * MS]).1;
         }

@@ -107,7 +107,8 @@ impl Arguments for MultipathSpec {
     }
 
     fn needs(&self, len: Sector) -> Needs<'_> {
-        let (start, using) = (Sector(0), Use::Path(self.queue_mode));
+        let start = Sector(0);
+        let using = Use::Path(self.queue_mode);
         let paths = self.paths().map(|path| &*path.device);
         let devices = paths.map(|path| DeviceNeed { path, start, len, using }).collect();
         let queue = self.queue_mode == QueueMode::Request;
@@ -120,7 +121,8 @@ impl Arguments for MultipathSpec {
                 "a multipath line has no path, so nothing could be read or written, ever".into()
             );
         }
-        let (devs, requests) = (opened.devs, opened.queue);
+        let devs = opened.devs;
+        let requests = opened.queue;
         Ok(Arc::new(MultipathTargetSpec { multipath: self.clone(), devs, requests }))
     }
 }
@@ -451,7 +453,8 @@ mod tests {
             groups in prop::collection::vec(group(), 1..4),
             init in 1_usize..4,
         ) {
-            let (count, init) = (groups.len(), init.min(groups.len()));
+            let count = groups.len();
+            let init = init.min(groups.len());
             let spec = parsed(&format!("{features} 0 {count} {init} {}", groups.join(" ")));
             let spec = spec.unwrap();
             prop_assert_eq!(parsed(&spec.to_string()).unwrap(), spec);

@@ -170,7 +170,8 @@ impl Multipath {
     #[must_use]
     pub fn with_nodes(spec: MultipathSpec, nodes: &CpuNodes) -> Self {
         assert!(usize::from(spec.init_group) <= spec.groups.len());
-        let (mut groups, mut paths) = (Vec::new(), Vec::new());
+        let mut groups = Vec::new();
+        let mut paths = Vec::new();
         for (number, group) in spec.groups.iter().enumerate() {
             let first = paths.len();
             paths.extend((0..group.paths.len()).map(|place| Path {

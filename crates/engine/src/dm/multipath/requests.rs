@@ -259,7 +259,8 @@ fn part_of(bio: &Bio, fua: bool) -> Part {
 
 /// Whether a part's memory follows directly after another one's. Their sectors do.
 fn is_behind(part: &Part, next: &Part) -> bool {
-    let (one, two) = (part.buf, next.buf);
+    let one = part.buf;
+    let two = next.buf;
     let end_bytes = one.offset_bytes + one.len_bytes;
     one.is_world() && one.slot == two.slot && end_bytes == two.offset_bytes
 }

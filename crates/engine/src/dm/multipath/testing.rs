@@ -29,7 +29,8 @@ pub(super) fn ask_at(now_ns: u64) -> Ask {
 
 /// An I/O that was served between two times.
 pub(super) fn served(len_bytes: u64, started_at_ns: u64, ended_at_ns: u64) -> Served {
-    let (started_at, ended_at) = (Nanos(started_at_ns), Nanos(ended_at_ns));
+    let started_at = Nanos(started_at_ns);
+    let ended_at = Nanos(ended_at_ns);
     Served { len_bytes, started_at, ended_at }
 }
 

@@ -387,7 +387,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let mut multipath = multipath(&line);
-        let (mut now, mut in_flight) = (NOW, Vec::new());
+        let mut now = NOW;
+        let mut in_flight = Vec::new();
         for step in steps {
             match step {
                 Step::Submit { cpu, len_bytes } => match multipath.choose(now, cpu, len_bytes) {

@@ -28,7 +28,8 @@ fn timer_comes_after_the_transfer() {
     let mut null = null("3 irqmode:timer completion_nsec:70 memory_backed:1", Some(DevId(2)));
     let write = bio(Op::Write, 8, 8);
     let (ops, status) = run(&mut null, write);
-    let (dev, sector) = (DevId(2), Sector(8));
+    let dev = DevId(2);
+    let sector = Sector(8);
     let transfer = SqeOp::Write { dev, sector, buf: write.buf, fua: false };
     assert_eq!(ops, [transfer, SqeOp::Timeout { after: Nanos(70) }]);
     assert_eq!(status, BlkStatus::Ok);

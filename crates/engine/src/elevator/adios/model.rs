@@ -51,7 +51,8 @@ impl Default for Samples {
 
 impl Samples {
     fn add(&mut self, measured: Nanos, predicted: Nanos, bytes: u64) {
-        let (measured, predicted) = (measured.0, predicted.0.max(1));
+        let measured = measured.0;
+        let predicted = predicted.0.max(1);
         let ratio = |times: u64, of: u64| (measured.saturating_mul(times) / of) as usize;
         let place = if measured < predicted.saturating_mul(2) {
             ratio(20, predicted)

@@ -110,7 +110,8 @@ fn after_the_deadline_only_later_requests_of_the_same_page_pass() {
     let text = "adios,lat_target_write=20000000,lat_target_discard=50000000,\
                 batch_size_limit_read=4,batch_size_limit_write=3";
     let mut world = World::new(text);
-    let (mut waiting, mut passed_most) = (Vec::new(), 0);
+    let mut waiting = Vec::new();
+    let mut passed_most = 0;
     for _ in 0..30_000 {
         while waiting.len() < 40 {
             let [kind, size] = [0; 2].map(|_| usize::try_from(draw(3)).unwrap());

@@ -97,7 +97,8 @@ impl Cfq {
             }
             other = further;
         }
-        let (ours, theirs) = (submitters(self.queue(id)), submitters(self.queue(other)));
+        let ours = submitters(self.queue(id));
+        let theirs = submitters(self.queue(other));
         if ours == 0 || theirs == 0 {
             return;
         }

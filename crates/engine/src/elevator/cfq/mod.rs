@@ -223,8 +223,8 @@ impl Elevator for Cfq {
             Merged::Back => return,
             Merged::Front => {}
             Merged::Absorbed(absorbed) => {
-                let (own, other) =
-                    (self.entries[request.index()].deadline, self.entries[absorbed.index()]);
+                let own = self.entries[request.index()].deadline;
+                let other = self.entries[absorbed.index()];
                 assert!(other.queue == id, "requests of different queues are never merged");
                 queue.absorb(request, absorbed, other.deadline < own);
                 self.entries[request.index()].deadline = own.min(other.deadline);

@@ -29,7 +29,8 @@ impl Cfq {
     /// Whether the new `request` of the queue `id` preempts.
     pub(super) fn should_preempt(&self, now: Nanos, id: CfqqId, request: &Request) -> bool {
         let Some(slice) = &self.active else { return false };
-        let (active, new) = (self.queue(slice.queue), self.queue(id));
+        let active = self.queue(slice.queue);
+        let new = self.queue(id);
         let is_real_time = |class| class == PriorityClass::RealTime;
         let active_is_rt = is_real_time(active.priority.class);
         let new_is_rt = is_real_time(new.priority.class);

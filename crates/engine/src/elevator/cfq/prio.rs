@@ -33,10 +33,8 @@ impl Cfq {
     /// (`cfq_slice_offset`).
     pub(super) fn slice_offset(&self, queue: &Cfqq) -> Nanos {
         let others = u64::from(self.service.busy.saturating_sub(1));
-        let (longest, own) = (
-            self.settings.slice(queue.sync, 0),
-            self.settings.slice(queue.sync, queue.priority.level),
-        );
+        let longest = self.settings.slice(queue.sync, 0);
+        let own = self.settings.slice(queue.sync, queue.priority.level);
         Nanos(others * (longest - own).0)
     }
 
@@ -50,7 +48,8 @@ impl Cfq {
         if !settings.low_latency {
             return slice;
         }
-        let (sync_slice, target) = (settings.slice_sync, settings.target_latency);
+        let sync_slice = settings.slice_sync;
+        let target = settings.target_latency;
         let idle = settings.slice_idle;
         let round = Nanos(sync_slice.0 * self.service.average_busy(priority.class));
         if round <= target {

@@ -225,7 +225,8 @@ enum Way {
 impl Head<'_> {
     /// Whether `other` is the better one of two candidates (`cfq_choose_req`).
     fn is_better(&self, other: Sector, one: Sector) -> bool {
-        let (way, other_way) = (self.way(one), self.way(other));
+        let way = self.way(one);
+        let other_way = self.way(other);
         // At equal distance the higher one: the head keeps its direction.
         other_way < way || (other_way == way && other > one)
     }

@@ -106,7 +106,8 @@ impl ServiceTrees {
         let class = if real_time { PriorityClass::RealTime } else { PriorityClass::BestEffort };
         let busy = self.busy_of(class);
         let average = &mut self.averages[usize::from(real_time)];
-        let (least, most) = (busy.min(*average), busy.max(*average));
+        let least = busy.min(*average);
+        let most = busy.max(*average);
         *average = (PAST_WEIGHT * most + least + 2) / (PAST_WEIGHT + 1);
         *average
     }
@@ -265,7 +266,8 @@ impl Cfq {
     /// Duration of a workload: its share of `target_latency`. Writeback gets less, in proportion to
     /// its slices.
     fn workload_slice(&self, class: PriorityClass, kind: Kind) -> Nanos {
-        let (settings, service) = (&self.settings, &self.service);
+        let settings = &self.settings;
+        let service = &self.service;
         let target = settings.target_latency;
         let average = service.averages[usize::from(class == PriorityClass::RealTime)];
         let busy = average.max(service.busy_of(class));

@@ -28,7 +28,8 @@ struct Bench {
 
 impl Bench {
     fn new(tunables: &[(&str, u64)], rotational: bool) -> Self {
-        let (requests, now) = (Requests::default(), Nanos(0));
+        let requests = Requests::default();
+        let now = Nanos(0);
         Self { cfq: cfq(tunables, rotational), requests, now }
     }
 
@@ -107,7 +108,8 @@ fn random_readers(tunables: &[(&str, u64)], depth: usize) -> (usize, u64) {
     let mut since = [Nanos(0); 8];
     (0..8).for_each(|client| bench.submit(Op::Read, client, place(client)));
     let mut in_flight = alloc::collections::VecDeque::new();
-    let (mut served, mut wait_ms) = (Vec::new(), 0);
+    let mut served = Vec::new();
+    let mut wait_ms = 0;
     for round in 0..2000 {
         while in_flight.len() < depth {
             let Some(id) = bench.dispatch() else { break };
@@ -208,7 +210,9 @@ fn writeback_beside_two_readers(tunables: &[(&str, u64)]) -> u32 {
     let us = |count| Nanos(count * 1000);
     let mut bench = Bench::new(tunables, false);
     let mut asks_at = [Some(Nanos(0)); 2];
-    let (mut streamed, mut stream_ended, mut asked) = (0, 0, 0);
+    let mut streamed = 0;
+    let mut stream_ended = 0;
+    let mut asked = 0;
     let mut in_flight: Option<(RequestId, Nanos)> = None;
     while bench.now < Nanos::from_ms(20_000) {
         for (client, at) in (0..).zip(&mut asks_at) {

@@ -215,7 +215,8 @@ impl<P: Watched> Game<P> {
         if (bio.op == Op::Read) != (request.op == Op::Read) || too_low {
             return 0;
         }
-        let (sync, origin) = (bio.is_sync(), bio.origin);
+        let sync = bio.is_sync();
+        let origin = bio.origin;
         let candidate = Candidate { op: bio.op, sync, origin, side, request: None };
         if !self.policy.allow_merge(&self.requests, id, &candidate) {
             return 0;

@@ -106,7 +106,8 @@ mod tests {
             (0..LEN).flat_map(|start| (start + 1..=LEN).map(move |end| part(start, end))).collect();
         let mut refused = 0;
         for case in 0..parts.len().pow(3) {
-            let (mut coverage, mut bytes) = (Coverage::default(), vec![false; LEN as usize]);
+            let mut coverage = Coverage::default();
+            let mut bytes = vec![false; LEN as usize];
             for step in 0..3 {
                 let part = parts[case / parts.len().pow(step) % parts.len()];
                 let range = &mut bytes[part.start_bytes as usize..part.end_bytes as usize];

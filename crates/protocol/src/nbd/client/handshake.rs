@@ -216,7 +216,9 @@ impl Handshake {
         let Some(header) = bytes.first_chunk::<REPLY_HEADER_BYTES>() else {
             return Ok(Progress::Step(Step::NEED_MORE));
         };
-        let (answered, kind, len_bytes) = (be32(header, 8), be32(header, 12), be32(header, 16));
+        let answered = be32(header, 8);
+        let kind = be32(header, 12);
+        let len_bytes = be32(header, 16);
         let asked = self.option;
         if answered != asked {
             return Err(Violation::OptionReplyTo { asked, answered }.into());

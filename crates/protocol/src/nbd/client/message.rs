@@ -58,7 +58,8 @@ impl Message {
 
 /// Characters that reorder the surrounding text and could disguise a message.
 fn is_directional(c: char) -> bool {
-    let (overrides, isolates) = ('\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}');
+    let overrides = '\u{202a}'..='\u{202e}';
+    let isolates = '\u{2066}'..='\u{2069}';
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
         || overrides.contains(&c)
         || isolates.contains(&c)

@@ -308,7 +308,8 @@ impl Transmission {
         let Some(fields) = bytes.first_chunk::<ERROR_FIELDS_BYTES>() else {
             return Ok(Step::NEED_MORE);
         };
-        let (code, message_bytes) = (be32(fields, 0), be16(fields, 4));
+        let code = be32(fields, 0);
+        let message_bytes = be16(fields, 4);
         let has_offset = kind == REPLY_TYPE_ERROR_OFFSET;
         let behind_bytes = len_bytes - ERROR_FIELDS_BYTES as u64;
         let room_bytes = behind_bytes - if has_offset { 8 } else { 0 };

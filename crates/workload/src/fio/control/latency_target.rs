@@ -197,8 +197,10 @@ mod tests {
 
     /// Depths of each window on a device whose latency grows by 10 µs per request in flight.
     fn search(rule: LatencyTarget, iodepth: u32) -> Vec<u32> {
-        let (mut search, mut now) = (DepthSearch::new(&rule, iodepth), Nanos(0));
-        let (mut in_flight, mut depths) = (0, Vec::new());
+        let mut search = DepthSearch::new(&rule, iodepth);
+        let mut now = Nanos(0);
+        let mut in_flight = 0;
+        let mut depths = Vec::new();
         for _ in 0..10_000 {
             match search.step(now, in_flight, false) {
                 Step::Start => in_flight += 1,

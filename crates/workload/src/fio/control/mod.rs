@@ -92,7 +92,8 @@ impl Common {
     /// # Errors
     /// When jobs of one group have different rules.
     pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> Result<Vec<Self>, JobError> {
-        let (flows, steady) = (flow::of_jobs(jobs), steady_state::of_jobs(jobs, groups)?);
+        let flows = flow::of_jobs(jobs);
+        let steady = steady_state::of_jobs(jobs, groups)?;
         let both = flows.into_iter().zip(steady);
         Ok(both.map(|(flow, steady)| Self { flow, steady }).collect())
     }

@@ -271,7 +271,8 @@ impl Window {
         };
         let values: Vec<f64> = self.samples.iter().map(figure).collect();
         let n = values.len() as f64;
-        let (mean, middle) = (values.iter().sum::<f64>() / n, (n - 1.0) / 2.0);
+        let mean = values.iter().sum::<f64>() / n;
+        let middle = (n - 1.0) / 2.0;
         let found = if self.rule.is_slope {
             let at = |(x, y): (usize, &f64)| (x as f64 - middle, y - mean);
             let points = || values.iter().enumerate().map(at);

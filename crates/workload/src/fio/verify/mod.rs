@@ -199,7 +199,8 @@ impl Verify {
                 });
             }
         }
-        let (found, expected) = (&chunk[HEADER_BYTES..behind], sum.of(&chunk[behind..]));
+        let found = &chunk[HEADER_BYTES..behind];
+        let expected = sum.of(&chunk[behind..]);
         if found == expected {
             return Ok(());
         }

@@ -23,7 +23,9 @@ impl Pattern {
     /// The valid forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wanted = "it must be 0xaabb, \"text\", a number or %o, or several of them";
-        let (mut parts, mut left, mut len) = (Vec::new(), text, 0);
+        let mut parts = Vec::new();
+        let mut left = text;
+        let mut len = 0;
         while !left.is_empty() {
             let (part, rest) = next_part(left).ok_or(wanted)?;
             len += part.bytes(0).len();

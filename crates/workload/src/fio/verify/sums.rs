@@ -131,7 +131,8 @@ const fn reflected(polynomial: u64) -> [u64; 256] {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
-        let (mut value, mut bit) = (index as u64, 0);
+        let mut value = index as u64;
+        let mut bit = 0;
         while bit < 8 {
             value = (value >> 1) ^ (polynomial * (value & 1));
             bit += 1;
@@ -147,7 +148,8 @@ const fn straight(polynomial: u32) -> [u32; 256] {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
-        let (mut value, mut bit) = ((index as u32) << 24, 0);
+        let mut value = (index as u32) << 24;
+        let mut bit = 0;
         while bit < 8 {
             value = (value << 1) ^ (polynomial * (value >> 31));
             bit += 1;

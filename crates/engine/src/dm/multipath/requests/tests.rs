@@ -158,7 +158,8 @@ fn path_without_a_tag_leaves_requests_above_where_they_merge() {
 fn without_a_path_io_waits_for_the_check_the_operator_or_the_suspend() {
     let mut world = world(TWO_QUEUE);
     world.answers.fill(BlkStatus::Transport);
-    let (first, second) = (world.submit(Op::Write), world.submit(Op::Read));
+    let first = world.submit(Op::Write);
+    let second = world.submit(Op::Read);
     world.answer_all();
     assert_eq!((world.shard.parked(), world.done.len()), (2, 0));
     world.answers[1] = BlkStatus::Ok;

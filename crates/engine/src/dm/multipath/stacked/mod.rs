@@ -399,7 +399,8 @@ impl Did {
     fn of(answer: Answer, len: Sector) -> Self {
         let Answer { status, done_bytes } = answer;
         let done = Sector::holding(done_bytes);
-        let (well, all) = (status == BlkStatus::Ok, done >= len);
+        let well = status == BlkStatus::Ok;
+        let all = done >= len;
         match (well, all) {
             (true, true) => Self { status, done: len, all },
             (true, false) if done == Sector(0) => Self { status: BlkStatus::IoError, done, all },

@@ -82,7 +82,8 @@ impl World {
         ];
         let rotational = pick(&[0, 1, 1]) == 1;
         let cfq = super::cfq(&tunables, rotational);
-        let (tick, depth) = (Nanos(pick(&[1, MS, 4 * MS])), pick(&[1, 2, 8]) as usize);
+        let tick = Nanos(pick(&[1, MS, 4 * MS]));
+        let depth = pick(&[1, 2, 8]) as usize;
         let with_real_time = pick(&[0, 1]) == 1;
         Self {
             seed,
@@ -152,7 +153,9 @@ impl World {
         if let Some(id) = found {
             let is_back = self.requests[id].end() == bio.sector;
             let side = if is_back { Side::Back } else { Side::Front };
-            let (op, sync, origin) = (bio.op, bio.is_sync(), bio.origin);
+            let op = bio.op;
+            let sync = bio.is_sync();
+            let origin = bio.origin;
             let candidate = Candidate { op, sync, origin, side, request: None };
             if self.cfq.allow_merge(&self.requests, id, &candidate) {
                 self.check_merge(id, sync, &origin);
@@ -190,7 +193,9 @@ impl World {
         let found = self.waiting.keys().copied().find(|other| fits(&self.requests[*other]));
         let Some(other) = found.filter(|other| *other != id) else { return };
         let absorbed = self.requests[other];
-        let (op, sync, origin) = (absorbed.op, absorbed.sync, absorbed.origin);
+        let op = absorbed.op;
+        let sync = absorbed.sync;
+        let origin = absorbed.origin;
         let candidate = Candidate { op, sync, origin, side: Side::Back, request: Some(other) };
         if !self.cfq.allow_merge(&self.requests, id, &candidate) {
             return;
@@ -349,7 +354,8 @@ impl World {
     }
 
     fn check_counters(&self) {
-        let (seed, cfq) = (self.seed, &self.cfq);
+        let seed = self.seed;
+        let cfq = &self.cfq;
         assert_eq!(self.inserted, self.ended + self.absorbed + self.count(), "seed {seed}");
         assert_eq!(cfq.waiting, self.waiting.len(), "seed {seed}");
         assert_eq!(cfq.in_flight.iter().sum::<u32>() as usize, self.in_flight.len());
@@ -388,7 +394,9 @@ impl World {
 
 #[test]
 fn random_submitters_lose_nothing_and_wait_within_the_bound() {
-    let (mut given, mut nearest, mut merged) = (0, 0, 0);
+    let mut given = 0;
+    let mut nearest = 0;
+    let mut merged = 0;
     for seed in 0..SEEDS {
         let mut world = World::new(seed);
         for step in 0..OPERATIONS {
