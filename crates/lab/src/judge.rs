@@ -104,10 +104,7 @@ fn controlled(claim: Claim, own: &[Measure], control: &Control, done: &Done) -> 
         return claim;
     };
     let must_hold = !control.measures.is_empty();
-    let as_it_must = match must_hold {
-        true => kept,
-        false => Held { at: kept.of - kept.at, of: kept.of },
-    };
+    let as_it_must = if must_hold { kept } else { Held { at: kept.of - kept.at, of: kept.of } };
     let must = if must_hold { threshold(measures) } else { "must miss the threshold".into() };
     let found = counted(ours(measures, done, &key), Some(as_it_must));
     let what = if key.is_empty() { "other variants" } else { &key };

@@ -289,12 +289,9 @@ impl Accept {
                 return Err(section.wrong_key("ratio", "takes two of \"variant/row/metric\""));
             }
         };
-        let (key, nodes) = match (row, ratio) {
-            (Some(found), None) | (None, Some(found)) => found,
-            _ => {
-                let what = "needs \"row\" (\"variant/row/metric\"), or \"ratio\" with two of them";
-                return Err(section.wrong(what));
-            }
+        let ((Some((key, nodes)), None) | (None, Some((key, nodes)))) = (row, ratio) else {
+            let what = "needs \"row\" (\"variant/row/metric\"), or \"ratio\" with two of them";
+            return Err(section.wrong(what));
         };
         let path = section.path(key);
         let cell = |node| Self::cell(node, &path, yields, published, variants);

@@ -31,7 +31,7 @@ fn play(player: &mut Player, takes: u64) -> Vec<(u64, u64)> {
     let mut now = Nanos(1000);
     let mut in_flight: Vec<(Nanos, u32)> = Vec::new();
     let mut reaped: Vec<Reaped> = Vec::new();
-    let mut submitted: _ = Vec::new();
+    let mut submitted = Vec::new();
     loop {
         let call = player.next(now, &Returned { reaped: &reaped, ..Returned::OK });
         reaped.clear();
