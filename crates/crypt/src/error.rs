@@ -14,13 +14,25 @@ pub enum Error {
     /// Neither a LUKS1 nor a LUKS2 header.
     #[error(
         "no LUKS header found, neither at the start nor where LUKS2 keeps its second copy; if the \
-         header lies in a file of its own, name that in `header`; a plain dm-crypt volume has no \
+         header lies in a file of its own, name that in `header`; a TrueCrypt or VeraCrypt volume \
+         looks like random data, and is opened with `tcrypt`; a plain dm-crypt volume has no \
          header, and is opened with `plain`"
     )]
     NotLuks,
     /// Not LUKS, but another known format.
     #[error("no LUKS header found: the device or file holds {0}")]
     OtherFormat(Signature),
+    /// Not LUKS, but partitions of the disk are.
+    #[error(
+        "no LUKS header at the start of the disk, but {} {} one: `partition` {}",
+        named(.partitions),
+        if .partitions.len() == 1 { "holds" } else { "each hold" },
+        .partitions.first().copied().unwrap_or_default()
+    )]
+    InPartition {
+        /// Their numbers, at least one.
+        partitions: Vec<u32>,
+    },
     /// Only the secondary header of a LUKS2 volume is left, and another format stands at the start.
     #[error(
         "the device or file holds {0}, and of an older LUKS2 volume only the secondary header is \
@@ -81,6 +93,16 @@ pub enum Error {
     WrongPassphrase {
         /// Skipped keyslots, each with its reason.
         untried: Vec<KeyslotProblem>,
+    },
+    /// No header of TrueCrypt or VeraCrypt opens with this passphrase.
+    #[error(
+        "nothing of TrueCrypt or VeraCrypt opens with this passphrase, PIM and keyfiles{}; CBC \
+         volumes of TrueCrypt before 4.1, Kuznyechik and Streebog are not supported",
+        not_tried(.untried)
+    )]
+    NoTcrypt {
+        /// Skipped key derivations, each with its reason.
+        untried: Vec<String>,
     },
     /// No keyslot could be tried.
     #[error("the header has no keyslot that can be used for its data{}", Untried(.untried))]
@@ -182,6 +204,18 @@ impl fmt::Display for KeyslotProblem {
     }
 }
 
+/// `partition 3`, or `partitions 1, 2 and 5`.
+pub(crate) fn named(numbers: &[u32]) -> String {
+    match numbers {
+        [] => "no partition".into(),
+        [one] => format!("partition {one}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(u32::to_string).collect();
+            format!("partitions {} and {last}", first.join(", "))
+        }
+    }
+}
+
 /// The problems of the two copies, as one text if they are equal.
 fn both_problems(primary: &str, secondary: &str) -> String {
     if primary == secondary {
@@ -201,5 +235,13 @@ impl fmt::Display for Untried<'_> {
             write!(f, "{problem}")?;
         }
         f.write_str(if self.0.is_empty() { "" } else { ")" })
+    }
+}
+
+fn not_tried(derivations: &[String]) -> String {
+    if derivations.is_empty() {
+        String::new()
+    } else {
+        format!(" (not tried: {})", derivations.join("; "))
     }
 }

@@ -14,6 +14,7 @@ mod attempt;
 pub mod backup;
 mod block;
 pub mod cipher;
+mod crc32;
 mod error;
 mod extent;
 pub mod format;
@@ -27,11 +28,13 @@ pub mod luks1;
 pub mod luks2;
 mod material;
 pub mod params;
+pub mod partition;
 pub mod plain;
 pub mod secret;
 pub mod signature;
 pub mod source;
 mod stack;
+pub mod tcrypt;
 #[cfg(test)]
 mod vectors;
 

@@ -32,7 +32,7 @@ impl CryptParams {
     /// Makes the cipher once, so that opening the volume reports a key that does not fit.
     pub(crate) fn check_key(&self) -> Result<(), String> {
         with_wiped_stack(|| {
-            let spec = CipherSpec::parse(&self.cipher)?;
+            let spec = CipherSpec::parse_line(&self.cipher)?;
             let key = self.key.as_slice();
             SectorCipher::new(&spec, key, self.sector_size_bytes, self.iv_large_sectors).map(drop)
         })

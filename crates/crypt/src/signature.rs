@@ -26,11 +26,34 @@ pub struct Signature {
     pub name: &'static str,
     /// Offset of the mark.
     pub offset_bytes: u64,
+    /// For an image of a virtual disk: the name of its format for `qemu-nbd`.
+    pub image_format: Option<&'static str>,
+}
+
+impl Signature {
+    fn new(name: &'static str, offset_bytes: usize) -> Self {
+        Self { name, offset_bytes: offset_bytes as u64, image_format: None }
+    }
+
+    /// Whether the first sector is the boot sector of a file system or a BitLocker volume, which
+    /// has code where an MBR has its entries.
+    pub(crate) fn is_boot_sector(self) -> bool {
+        self.offset_bytes < 510
+    }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (its signature is at byte {})", self.name, self.offset_bytes)
+        write!(f, "{} (its signature is at byte {})", self.name, self.offset_bytes)?;
+        match self.image_format {
+            Some(format) => write!(
+                f,
+                "; to open the disk in it, run `qemu-nbd --format={format} --persistent \
+                 --socket=/tmp/disk.sock IMAGE`, and name the volume \
+                 nbd+unix:///?socket=/tmp/disk.sock"
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -89,7 +112,48 @@ const MARKS: &[Mark] = &[
     mark("a VDO volume", &[0], b"dmvdo001"),
     mark("a Stratis pool", &[516], b"!Stra0tis\x86\xff\x02^\x41rh"),
     mark("a Ceph BlueStore device", &[0], b"bluestore block device"),
-    mark("a QCOW2 image", &[0], b"QFI\xfb"),
+];
+
+/// Length of the footer of some images, the last sector of the file.
+const FOOTER_LEN_BYTES: u64 = 512;
+
+/// An image of a virtual disk: its name, its format for `qemu-nbd`, its mark. The formats are those
+/// of QEMU's block drivers.
+struct Image {
+    name: &'static str,
+    format: &'static str,
+    offset_bytes: usize,
+    bytes: &'static [u8],
+}
+
+const fn image(
+    name: &'static str,
+    format: &'static str,
+    offset_bytes: usize,
+    bytes: &'static [u8],
+) -> Image {
+    Image { name, format, offset_bytes, bytes }
+}
+
+const IMAGES: &[Image] = &[
+    image("a QCOW2 image", "qcow2", 0, b"QFI\xfb\0\0\0\x02"),
+    image("a QCOW2 image", "qcow2", 0, b"QFI\xfb\0\0\0\x03"),
+    image("a QCOW image", "qcow", 0, b"QFI\xfb\0\0\0\x01"),
+    image("a QED image", "qed", 0, b"QED\0"),
+    image("a VMDK image", "vmdk", 0, b"KDMV"),
+    image("a VMDK image", "vmdk", 0, b"COWD"),
+    image("the descriptor of a VMDK image", "vmdk", 0, b"# Disk DescriptorFile"),
+    image("a VDI image", "vdi", 64, b"\x7f\x10\xda\xbe"),
+    image("a VHDX image", "vhdx", 0, b"vhdxfile"),
+    image("a VHD image", "vpc", 0, b"conectix"),
+    image("a Parallels image", "parallels", 0, b"WithoutFreeSpace"),
+    image("a Parallels image", "parallels", 0, b"WithouFreSpacExt"),
+];
+
+/// Images whose mark starts the last sector; the disk's own bytes stand at the start.
+const FOOTERS: &[Image] = &[
+    image("a VHD image", "vpc", 0, b"conectix"),
+    image("an Apple disk image (dmg)", "dmg", 0, b"koly"),
 ];
 
 /// The first signature found at the start of `source`; LUKS is not among them. Unreadable data
@@ -102,18 +166,42 @@ pub fn probe(source: &dyn HeaderSource) -> Option<Signature> {
     {
         label.fill(0);
     }
+    let image = IMAGES.iter().find(|image| {
+        start.get(image.offset_bytes..).is_some_and(|rest| rest.starts_with(image.bytes))
+    });
+    if let Some(image) = image {
+        return Some(image.at(image.offset_bytes as u64));
+    }
+    if let Some(found) = footer(source) {
+        return Some(found);
+    }
     let marked = MARKS.iter().find_map(|mark| {
         let is_at = |offset: &&usize| {
             start.get(**offset..).is_some_and(|rest| rest.starts_with(mark.bytes))
         };
         let offset = mark.offsets_bytes.iter().find(is_at)?;
-        Some(Signature { name: mark.name, offset_bytes: *offset as u64 })
+        Some(Signature::new(mark.name, *offset))
     });
     marked
         .or_else(|| ext(&start))
         .or_else(|| hfs(&start))
         .or_else(|| zfs(&start))
         .or_else(|| boot(&start))
+}
+
+impl Image {
+    fn at(&self, offset_bytes: u64) -> Signature {
+        Signature { name: self.name, offset_bytes, image_format: Some(self.format) }
+    }
+}
+
+/// The image whose footer is the last sector.
+fn footer(source: &dyn HeaderSource) -> Option<Signature> {
+    let offset = source.len_bytes().checked_sub(FOOTER_LEN_BYTES)?;
+    let mut mark = [0; 8];
+    source.read_at(offset, &mut mark).ok()?;
+    let image = FOOTERS.iter().find(|image| mark.starts_with(image.bytes))?;
+    Some(image.at(offset))
 }
 
 /// The first 256 KiB, or less of a shorter source.
@@ -146,17 +234,14 @@ fn ext(start: &[u8]) -> Option<Signature> {
     let inodes = le32(start, SUPERBLOCK)?;
     let (block_size_log, revision) =
         (le32(start, SUPERBLOCK + 0x18)?, le32(start, SUPERBLOCK + 0x4c)?);
-    (marked && inodes > 0 && block_size_log <= 6 && revision <= 1).then_some(Signature {
-        name: "an ext2, ext3 or ext4 file system",
-        offset_bytes: MARK as u64,
-    })
+    (marked && inodes > 0 && block_size_log <= 6 && revision <= 1)
+        .then(|| Signature::new("an ext2, ext3 or ext4 file system", MARK))
 }
 
 /// HFS+ and HFSX (Apple's Technical Note 1150): a mark of two bytes and its version, 4 or 5.
 fn hfs(start: &[u8]) -> Option<Signature> {
     let mark = start.get(1024..1028)?;
-    matches!(mark, b"H+\0\x04" | b"HX\0\x05")
-        .then_some(Signature { name: "an HFS+ file system", offset_bytes: 1024 })
+    matches!(mark, b"H+\0\x04" | b"HX\0\x05").then(|| Signature::new("an HFS+ file system", 1024))
 }
 
 /// ZFS (`include/sys/uberblock_impl.h`): an uberblock in the ring of the first label, in either
@@ -171,7 +256,7 @@ fn zfs(start: &[u8]) -> Option<Signature> {
         })
     };
     let offset = (RING..START_LEN_BYTES).step_by(1024).find(uberblock)?;
-    Some(Signature { name: "a member of a ZFS pool", offset_bytes: offset as u64 })
+    Some(Signature::new("a member of a ZFS pool", offset))
 }
 
 /// A boot sector: a mark of two bytes, with MBR partitions or the usual initial jump.
@@ -181,7 +266,7 @@ fn boot(start: &[u8]) -> Option<Signature> {
     if start.get(MARK..MARK + 2)? != b"\x55\xaa" {
         return None;
     }
-    let found = |name| Some(Signature { name, offset_bytes: MARK as u64 });
+    let found = |name| Some(Signature::new(name, MARK));
     let (entries, _) = start[ENTRIES..MARK].as_chunks::<16>();
     let status_fits = entries.iter().all(|entry| matches!(entry[0], 0 | 0x80));
     // A type, and a length in sectors.
@@ -209,10 +294,29 @@ mod tests {
             for offset in mark.offsets_bytes {
                 let mut disk = vec![0; DISK_LEN];
                 disk[*offset..offset + mark.bytes.len()].copy_from_slice(mark.bytes);
-                let found = Signature { name: mark.name, offset_bytes: *offset as u64 };
+                let found = Signature::new(mark.name, *offset);
                 assert_eq!(probe(&disk), Some(found));
                 assert_eq!(named(&disk[..offset + mark.bytes.len() - 1]), None, "cut off");
             }
+        }
+    }
+
+    #[test]
+    fn image_of_a_virtual_disk_is_named_with_the_line_that_opens_it() {
+        for image in IMAGES {
+            let mut disk = vec![0; DISK_LEN];
+            disk[image.offset_bytes..][..image.bytes.len()].copy_from_slice(image.bytes);
+            let found = probe(&disk).unwrap();
+            assert_eq!((found.name, found.image_format), (image.name, Some(image.format)));
+            let text = found.to_string();
+            assert!(text.contains(&format!("qemu-nbd --format={} ", image.format)), "{text}");
+        }
+        for image in FOOTERS {
+            let mut disk = vec![0; DISK_LEN];
+            disk[DISK_LEN - 512..][..image.bytes.len()].copy_from_slice(image.bytes);
+            (disk[446 + 4], disk[446 + 12]) = (0x83, 1);
+            disk[510..512].copy_from_slice(b"\x55\xaa");
+            assert_eq!(named(&disk), Some(image.name), "the disk's MBR stands before it");
         }
     }
 

@@ -77,6 +77,8 @@ pub struct SectorCipher {
     iv_shift: u32,
     /// `IvCounter::mask` of every call.
     iv_mask: u64,
+    /// The further ciphers of a cascade.
+    then: Vec<SectorCipher>,
 }
 
 /// The keys and their code.
@@ -128,7 +130,19 @@ impl SectorCipher {
         if !tier.is_available() {
             return Err(CipherError::TierUnavailable { tier });
         }
+        let stage_len = key.len() / (1 + spec.then.len());
+        let (key, mut rest) =
+            if spec.then.is_empty() { (key, &[][..]) } else { key.split_at(stage_len) };
         let layout = spec.key_layout(key.len())?;
+        let mut then = Vec::new();
+        for (index, stage) in spec.then.iter().enumerate() {
+            // The last one gets all that is left, so that a surplus is an error.
+            let is_last = index + 1 == spec.then.len();
+            let len = if is_last { rest.len() } else { stage_len };
+            let (key, later) = rest.split_at(len);
+            then.push(Self::with_tier(stage, key, sector_size_bytes, iv_large_sectors, tier)?);
+            rest = later;
+        }
         let (path, tier) = match Tiered::of(spec) {
             Some(tiered) => (Path::tiered(tiered, key, tier), tier),
             None => (Path::Generic(Box::new(Generic::new(spec, key, layout))), Tier::Portable),
@@ -143,6 +157,7 @@ impl SectorCipher {
                 IvMode::Plain => u64::from(u32::MAX),
                 _ => u64::MAX,
             },
+            then,
         })
     }
 
@@ -207,9 +222,9 @@ impl SectorCipher {
     ///
     /// # Safety
     ///
-    /// `src` must be valid for reads and `dst` for writes of `len_bytes`, and they must be the same
-    /// address or not overlap. Either may lie in a shared file mapping: a concurrent change by
-    /// another process affects the resulting bytes only.
+    /// `src` must be valid for reads and `dst` for reads and writes of `len_bytes`, and they must
+    /// be the same address or not overlap. Either may lie in a shared file mapping: a concurrent
+    /// change by another process affects the resulting bytes only.
     ///
     /// # Panics
     ///
@@ -232,6 +247,10 @@ impl SectorCipher {
             // SAFETY: the caller vouches for the memory.
             Path::Generic(generic) => unsafe { generic.encrypt(&job) },
         }
+        for stage in &self.then {
+            // SAFETY: the caller vouches for `dst`, which the first cipher has filled.
+            unsafe { stage.encrypt_raw(dst, dst, len_bytes, iv_sector, hints) };
+        }
     }
 
     /// Decrypts `len_bytes` from `src` to `dst`, both without alignment requirements.
@@ -251,6 +270,12 @@ impl SectorCipher {
         iv_sector: u64,
         hints: Hints,
     ) {
+        let mut src = src;
+        for stage in self.then.iter().rev() {
+            // SAFETY: as in `encrypt_raw`.
+            unsafe { stage.decrypt_raw(src, dst, len_bytes, iv_sector, hints) };
+            src = dst;
+        }
         let job = self.job(src, dst, len_bytes, iv_sector, hints);
         match &self.path {
             Path::Tiered { schedule, kernels } => {

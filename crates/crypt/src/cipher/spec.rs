@@ -35,6 +35,8 @@ pub struct CipherSpec {
     pub(super) essiv: Option<Digest>,
     /// Number of volume keys, which alternate by sector: a power of two.
     pub(super) key_count: u32,
+    /// The further ciphers of a cascade.
+    pub(super) then: Vec<CipherSpec>,
 }
 
 /// Chaining mode of a sector's blocks.
@@ -122,6 +124,7 @@ impl CipherSpec {
             iv,
             essiv,
             key_count: parts.key_count,
+            then: Vec::new(),
         };
         rules::check(&spec)?;
         if mode == Mode::Ecb {
@@ -129,6 +132,27 @@ impl CipherSpec {
             spec.iv = IvMode::Null;
         }
         Ok(spec)
+    }
+
+    /// Parses the cipher of a table line: also a cascade, `cascade:CIPHER+CIPHER-MODE-IV`, which
+    /// dm-crypt does not have. TrueCrypt and VeraCrypt volumes have cascades; the first cipher
+    /// encrypts first. The key is their keys, one after the other, in equal lengths.
+    ///
+    /// # Errors
+    /// As [`CipherSpec::parse`].
+    pub fn parse_line(text: &str) -> Result<Self, CipherError> {
+        let Some(rest) = text.strip_prefix("cascade:") else { return Self::parse(text) };
+        let Some((names, mode)) = rest.split_once('-') else {
+            return Err(bad(text, "it names no mode"));
+        };
+        let stage = |name: &str| Self::parse(&format!("{name}-{mode}"));
+        let mut stages = names.split('+').map(stage).collect::<Result<Vec<_>, _>>()?;
+        if !(2..=3).contains(&stages.len()) {
+            return Err(bad(text, "a cascade has two or three ciphers"));
+        }
+        let mut first = stages.remove(0);
+        (first.text, first.then) = (text.to_owned(), stages);
+        Ok(first)
     }
 
     /// Whether cryptsetup can encrypt a keyslot with the cipher without the kernel's help: one key,
@@ -146,7 +170,7 @@ impl CipherSpec {
     /// program on the same CPU may learn the key by cache timing.
     #[must_use]
     pub fn is_table_based(&self) -> bool {
-        block::is_table_based(&self.cipher)
+        block::is_table_based(&self.cipher) || self.then.iter().any(Self::is_table_based)
     }
 
     /// [`CipherSpec::is_table_based`] for a text; `None` if this version has no such cipher.

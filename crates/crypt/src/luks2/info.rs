@@ -170,7 +170,8 @@ pub enum DigestBody {
 
 impl Header {
     /// The label, with non-printable characters escaped.
-    fn label(&self) -> String {
+    #[must_use]
+    pub fn label(&self) -> String {
         shown_label(&self.binary.label)
     }
 

@@ -22,7 +22,7 @@ unsafe impl Sync for KeyedCipher where SectorCipher: Sync {}
 
 impl KeyedCipher {
     pub(crate) fn new(params: &CryptParams) -> Result<Self, CipherError> {
-        let spec = CipherSpec::parse(&params.cipher)?;
+        let spec = CipherSpec::parse_line(&params.cipher)?;
         let (sector_size_bytes, iv_large_sectors) =
             (params.sector_size_bytes, params.iv_large_sectors);
         let key = params.key.as_slice();

@@ -15,10 +15,8 @@ use super::chain::Run;
 use super::iv::Numbers;
 use super::xor;
 use crate::cipher::rules::WHITENING_BYTES;
+use crate::crc32;
 use crate::secret::SecretBytes;
-
-/// The CRC's polynomial, lowest coefficient first.
-const CRC32_REFLECTED: u32 = 0xedb8_8320;
 
 /// The secrets after the data keys.
 pub(super) struct Tcw {
@@ -62,10 +60,9 @@ impl Tcw {
     }
 }
 
-/// CRC of four bytes with initial value zero. Bit by bit, because table look-ups would depend on
-/// secrets.
+/// CRC of four bytes with initial value zero.
 fn crc32(word: u32) -> u32 {
-    (0..32).fold(word, |crc, _| (crc >> 1) ^ (CRC32_REFLECTED * (crc & 1)))
+    crc32::shift(word, 32)
 }
 
 #[cfg(test)]
