@@ -124,7 +124,17 @@ impl Error {
     /// Whether another passphrase may open the volume.
     #[must_use]
     pub fn is_wrong_key(&self) -> bool {
-        matches!(self, Self::Crypt { source: blockyard_crypt::Error::WrongPassphrase { .. }, .. })
+        use blockyard_crypt::Error as Crypt;
+        let Self::Crypt { source, .. } = self else { return false };
+        matches!(source, Crypt::WrongPassphrase { .. } | Crypt::NoTcrypt { .. })
+    }
+
+    /// Whether the start of a volume is not LUKS, although it could be read.
+    #[must_use]
+    pub fn is_other_format(&self) -> bool {
+        use blockyard_crypt::Error as Crypt;
+        let Self::Crypt { source, .. } = self else { return false };
+        matches!(source, Crypt::NotLuks | Crypt::OtherFormat(_) | Crypt::InPartition { .. })
     }
 
     /// Whether something is in use, or would be overwritten.

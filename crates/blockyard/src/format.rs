@@ -47,7 +47,7 @@ use crate::header::HEADER_LEN_MAX_BYTES;
 use crate::output::{is_same_file, sync_created};
 use crate::size::human_size;
 use crate::sparse::is_zero;
-use crate::{Error, Key};
+use crate::{Error, Key, Place};
 
 /// Length of a new header file, less the length of its two copies of the metadata.
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
@@ -63,6 +63,8 @@ pub struct FormatOptions {
     /// Creates the file with this size, or extends it to this size. `None`: the file or device
     /// exists and keeps its size.
     pub size_bytes: Option<u64>,
+    /// The part of an existing file or device that is formatted.
+    pub place: Place,
     /// The file or device of a detached header. A missing file is created.
     pub header: Option<PathBuf>,
     /// Cipher of the data, for example `aes-xts-plain64`.
@@ -104,6 +106,7 @@ impl Default for FormatOptions {
     fn default() -> Self {
         Self {
             size_bytes: None,
+            place: Place::Whole,
             header: None,
             cipher: "aes-xts-plain64".into(),
             key_size_bits: 512,
@@ -283,7 +286,7 @@ impl FormatOptions {
         }
         let mut created = Created::default();
         self.ensure_file(path, &mut created)?;
-        let data = DeviceFile::open(path, Access::ReadWrite, false)?;
+        let data = self.place.of(DeviceFile::open(path, Access::ReadWrite, false)?)?;
         let data_len_bytes = self.len_with(&data)?;
         let (device, data) = match &self.header {
             None => (data, None),
@@ -366,7 +369,7 @@ impl FormatOptions {
             }
             (Err(source), _) => return Err(FormatError::Open { path: path.to_owned(), source }),
         };
-        if self.size_bytes.is_some() && !metadata.is_file() {
+        if self.size_bytes.is_some() && (!metadata.is_file() || self.place != Place::Whole) {
             Err(FormatError::SizeOfDevice(path.to_owned()))
         } else {
             Ok(())
@@ -456,7 +459,9 @@ impl Unformatted {
         if file.metadata().map_err(failed)?.file_type().is_block_device() {
             return Ok(Some(Content::Device));
         }
-        Ok(has_data(&file).map_err(failed)?.then_some(Content::Data))
+        let start = self.device.start_bytes();
+        let part = start..start + self.device.len_bytes();
+        Ok(has_data(&file, &part).map_err(failed)?.then_some(Content::Data))
     }
 
     /// Makes the volume, with the key in keyslot 0. All headers and keyslots of earlier volumes are
@@ -591,17 +596,19 @@ fn remote_range_has_data(
     Ok(false)
 }
 
-/// True if a file has nonzero data; holes are not read.
-fn has_data(file: &File) -> io::Result<bool> {
+/// True if a file has nonzero data in this range; holes are not read.
+fn has_data(file: &File, range: &Range<u64>) -> io::Result<bool> {
     let mut buffer = vec![0u8; PIECE_BYTES];
-    let mut at_bytes = 0;
+    let mut at_bytes = range.start;
     loop {
         at_bytes = match rustix::fs::seek(file, SeekFrom::Data(at_bytes)) {
             Ok(data) => data,
             Err(rustix::io::Errno::NXIO) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         };
-        let count = rustix::io::pread(file, &mut buffer, at_bytes)?;
+        let left = usize::try_from(range.end.saturating_sub(at_bytes)).unwrap_or(usize::MAX);
+        let piece_len = left.min(buffer.len());
+        let count = rustix::io::pread(file, &mut buffer[..piece_len], at_bytes)?;
         if count == 0 {
             return Ok(false);
         }
@@ -700,13 +707,17 @@ mod tests {
 
     #[test]
     fn holes_and_zeros_are_no_data() {
-        let file = tempfile::tempfile().unwrap();
-        assert!(!has_data(&file).unwrap());
+        let (file, all) = (tempfile::tempfile().unwrap(), 0..u64::MAX);
+        assert!(!has_data(&file, &all).unwrap());
         file.set_len(8 << 20).unwrap();
-        assert!(!has_data(&file).unwrap());
+        assert!(!has_data(&file, &all).unwrap());
         file.write_all_at(&[0u8; 9000], 1 << 20).unwrap();
-        assert!(!has_data(&file).unwrap());
+        assert!(!has_data(&file, &all).unwrap());
         file.write_all_at(&[1], 5 << 20).unwrap();
-        assert!(has_data(&file).unwrap());
+        assert!(has_data(&file, &all).unwrap());
+        let at = 5 << 20;
+        for (range, wanted) in [(0..at, false), (at..at + 1, true), (at + 1..8 << 20, false)] {
+            assert_eq!(has_data(&file, &range).unwrap(), wanted, "{range:?}");
+        }
     }
 }

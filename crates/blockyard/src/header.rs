@@ -1,10 +1,10 @@
 //! LUKS headers: reads, repairs, backs up, restores and destroys them, and sets the fields that
-//! need no key.
+//! need no key. Reads partition tables too.
 //!
 //! ```
 //! use blockyard::format::FormatOptions;
 //! use blockyard::header::{self, Writer};
-//! use blockyard::{HeaderCopy, Key};
+//! use blockyard::{HeaderCopy, Key, Place};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -16,9 +16,9 @@
 //! # options.format(&image, &Key::passphrase("pass"))?;
 //! # use std::os::unix::fs::FileExt;
 //! # std::fs::File::options().write(true).open(&image)?.write_all_at(&[0; 512], 0)?;
-//! let (_, notices) = header::read(&image, None)?;
+//! let (_, notices) = header::read(&image, &Place::Whole, None)?;
 //! assert_eq!(notices.len(), 1, "the primary copy is damaged");
-//! assert_eq!(Writer::open(&image)?.repair()?, [HeaderCopy::Primary]);
+//! assert_eq!(Writer::open(&image, &Place::Whole)?.repair()?, [HeaderCopy::Primary]);
 //! # Ok(())
 //! # }
 //! ```
@@ -27,13 +27,14 @@ use std::path::Path;
 
 use blockyard_crypt::keys;
 use blockyard_crypt::luks::{self, Header, Notice};
+use blockyard_crypt::partition;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
 
 use crate::error::contained;
 use crate::header_file::HeaderFile;
 use crate::output::{InUse, Output};
-use crate::{Error, HeaderCopy};
+use crate::{Error, HeaderCopy, PartitionTable, Place};
 
 pub use blockyard_crypt::backup::{Backup, Difference};
 pub use blockyard_crypt::keys::FLAGS;
@@ -49,15 +50,30 @@ pub(crate) const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
 ///
 /// # Errors
 /// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
-pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice>), Error> {
+pub fn read(
+    path: &Path,
+    place: &Place,
+    copy: Option<HeaderCopy>,
+) -> Result<(Header, Vec<Notice>), Error> {
     contained(|| {
-        let source = HeaderFile::to_read(path)?;
+        let source = HeaderFile::to_read(path, place)?;
         let _lock = source.lock_to_read()?;
         match copy {
-            None => Header::read(&source),
+            None => partition::read_header(&source),
             Some(copy) => Header::read_copy(&source, copy).map(|header| (header, Vec::new())),
         }
         .map_err(|error| Error::crypt(path, error))
+    })
+}
+
+/// Reads the partition table of a disk; `None` without one. The call does not lock the disk.
+///
+/// # Errors
+/// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] if the table is damaged.
+pub fn partitions(path: &Path) -> Result<Option<PartitionTable>, Error> {
+    contained(|| {
+        let file = HeaderFile::to_read(path, &Place::Whole)?;
+        PartitionTable::read(&file).map_err(|error| Error::crypt(path, error))
     })
 }
 
@@ -65,9 +81,9 @@ pub fn read(path: &Path, copy: Option<HeaderCopy>) -> Result<(Header, Vec<Notice
 ///
 /// # Errors
 /// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
-pub fn backup(path: &Path) -> Result<Backup, Error> {
+pub fn backup(path: &Path, place: &Place) -> Result<Backup, Error> {
     contained(|| {
-        let source = HeaderFile::to_read(path)?;
+        let source = HeaderFile::to_read(path, place)?;
         let _lock = source.lock_to_read()?;
         Backup::of(&source).map_err(|error| Error::crypt(path, error))
     })
@@ -93,7 +109,7 @@ pub fn write_backup(
 /// [`Error::File`] if it cannot be read, [`Error::Crypt`] if it is no backup or is truncated.
 pub fn read_backup(path: &Path) -> Result<Backup, Error> {
     contained(|| {
-        let file = HeaderFile::to_read(path)?;
+        let file = HeaderFile::to_read(path, &Place::Whole)?;
         // A longer file is a whole volume, of which only the header counts.
         let len = HEADER_LEN_MAX_BYTES.min(file.len_bytes());
         let mut bytes = vec![0; usize::try_from(len).expect("at most 136 MiB")];
@@ -106,10 +122,11 @@ pub fn read_backup(path: &Path) -> Result<Backup, Error> {
 /// Changes a header whose volume may be served meanwhile. The call holds the header's lock.
 fn changed(
     path: &Path,
+    place: &Place,
     change: impl FnOnce(&mut HeaderFile) -> Result<(), blockyard_crypt::Error>,
 ) -> Result<(), Error> {
     contained(|| {
-        let mut file = HeaderFile::to_write(path)?;
+        let mut file = HeaderFile::to_write(path, place)?;
         let _lock = file.lock_to_write()?;
         change(&mut file).map_err(|error| Error::crypt(path, error))
     })
@@ -120,16 +137,21 @@ fn changed(
 ///
 /// # Errors
 /// The volume is not LUKS2, a text is too long, or the header is locked or cannot be written.
-pub fn set_labels(path: &Path, label: Option<&str>, subsystem: Option<&str>) -> Result<(), Error> {
-    changed(path, |file| keys::set_labels(file, label, subsystem))
+pub fn set_labels(
+    path: &Path,
+    place: &Place,
+    label: Option<&str>,
+    subsystem: Option<&str>,
+) -> Result<(), Error> {
+    changed(path, place, |file| keys::set_labels(file, label, subsystem))
 }
 
 /// Sets the UUID of a volume.
 ///
 /// # Errors
 /// The text is no UUID, or the header is locked or cannot be written.
-pub fn set_uuid(path: &Path, uuid: &str) -> Result<(), Error> {
-    changed(path, |file| keys::set_uuid(file, uuid))
+pub fn set_uuid(path: &Path, place: &Place, uuid: &str) -> Result<(), Error> {
+    changed(path, place, |file| keys::set_uuid(file, uuid))
 }
 
 /// Sets the persistent flags of a LUKS2 volume, names of [`FLAGS`], in place of the present ones.
@@ -137,8 +159,8 @@ pub fn set_uuid(path: &Path, uuid: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// The volume is not LUKS2, a flag is unknown, or the header is locked or cannot be written.
-pub fn set_flags(path: &Path, flags: &[&str]) -> Result<(), Error> {
-    changed(path, |file| keys::set_flags(file, flags))
+pub fn set_flags(path: &Path, place: &Place, flags: &[&str]) -> Result<(), Error> {
+    changed(path, place, |file| keys::set_flags(file, flags))
 }
 
 /// Destroys all keyslots. The data is lost, unless there is a backup of the header or of the volume
@@ -146,8 +168,8 @@ pub fn set_flags(path: &Path, flags: &[&str]) -> Result<(), Error> {
 ///
 /// # Errors
 /// There is no intact header, or it is locked or cannot be written.
-pub fn erase(path: &Path) -> Result<(), Error> {
-    changed(path, |file| keys::erase(file))
+pub fn erase(path: &Path, place: &Place) -> Result<(), Error> {
+    changed(path, place, |file| keys::erase(file))
 }
 
 /// The header of a volume that is not in use, for operations on all of it. Volume and header are
@@ -163,9 +185,9 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be opened or is in use.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path, place: &Place) -> Result<Self, Error> {
         contained(|| {
-            let device = DeviceFile::open(path, Access::ReadWrite, false)?;
+            let device = place.of(DeviceFile::open(path, Access::ReadWrite, false)?)?;
             let lock = device.lock_header()?;
             Ok(Self { device, lock })
         })
@@ -183,7 +205,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Crypt`] if no copy is intact.
     pub fn inspect(&self) -> Result<(Header, Vec<Notice>), Error> {
-        contained(|| Header::read(&self.device).map_err(|error| self.failed(error)))
+        contained(|| partition::read_header(&self.device).map_err(|error| self.failed(error)))
     }
 
     /// Rewrites the damaged copies of a LUKS2 header, and returns them.

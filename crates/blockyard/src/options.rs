@@ -14,9 +14,11 @@ use blockyard_crypt::kdf::KdfLimits;
 use blockyard_crypt::luks::{Header, Notice, UnlockOptions};
 use blockyard_crypt::luks2;
 use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::partition;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
+use blockyard_crypt::tcrypt::{self, Options as TcryptOptions};
 use blockyard_engine::dm::line::MappedDevice;
 use blockyard_engine::dm::registry::TargetType;
 use blockyard_host::file::{Access, DeviceFile};
@@ -27,7 +29,7 @@ use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOpt
 
 use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
-use crate::{Error, Key, Volume};
+use crate::{Error, Key, Place, Volume};
 
 /// Limit of the worker threads for ciphers.
 const THREADS_MAX: usize = 1024;
@@ -49,6 +51,8 @@ enum Format {
     /// LUKS, of this version if given.
     Luks(Option<LuksVersion>),
     Plain(PlainOptions),
+    /// TrueCrypt or VeraCrypt.
+    Tcrypt(TcryptOptions),
     /// The text of a device-mapper table; without it the path is a file with the text.
     Table(Option<SecretBytes>),
     /// Raw data.
@@ -60,6 +64,7 @@ enum Format {
 #[derive(Clone, Debug)]
 pub struct Options {
     format: Format,
+    place: Place,
     key: Option<Key>,
     header: Option<PathBuf>,
     header_copy: Option<luks2::Copy>,
@@ -73,6 +78,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             format: Format::Luks(None),
+            place: Place::Whole,
             key: None,
             header: None,
             header_copy: None,
@@ -102,6 +108,14 @@ impl Options {
     #[must_use]
     pub fn plain(mut self, plain: PlainOptions) -> Self {
         self.format = Format::Plain(plain);
+        self
+    }
+
+    /// The volume is one of TrueCrypt or VeraCrypt. The limits are those of
+    /// [`Options::kdf_limits`].
+    #[must_use]
+    pub fn tcrypt(mut self, tcrypt: TcryptOptions) -> Self {
+        self.format = Format::Tcrypt(tcrypt);
         self
     }
 
@@ -139,6 +153,13 @@ impl Options {
     #[must_use]
     pub fn settings(mut self, settings: VolumeOptions) -> Self {
         self.volume = settings;
+        self
+    }
+
+    /// The volume is in this part of the file or device.
+    #[must_use]
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = place;
         self
     }
 
@@ -302,10 +323,14 @@ impl Options {
             (false, true) => Access::Shared,
             (false, false) => Access::ReadWrite,
         };
-        let open = || DeviceFile::open(&path, access, self.volume.direct);
+        let open = || self.place.of(DeviceFile::open(&path, access, self.volume.direct)?);
         let kind = match &self.format {
             Format::Luks(version) => LockedKind::Luks(Box::new(self.read_luks(open()?, *version)?)),
             Format::Plain(plain) => LockedKind::Plain(open()?, plain.clone()),
+            Format::Tcrypt(options) => {
+                let options = TcryptOptions { limits: self.unlock.limits, ..options.clone() };
+                LockedKind::Tcrypt(open()?, Box::new(options))
+            }
             Format::Table(Some(text)) => LockedKind::Table(text.clone()),
             Format::Table(None) => LockedKind::Table(read_secret(&path, "table")?),
             Format::Raw => LockedKind::Raw(open()?),
@@ -323,6 +348,10 @@ impl Options {
             self.header.is_some() || self.header_copy.is_some() || self.unlock.keyslot.is_some();
         if of_luks && !matches!(self.format, Format::Luks(_)) {
             let problem = "`header`, `header_copy` and `keyslot` are options of LUKS volumes";
+            return Err(Error::options(path, problem));
+        }
+        if self.place != Place::Whole && matches!(self.format, Format::Table(_)) {
+            let problem = "`place` is for volumes; a table names its places itself";
             return Err(Error::options(path, problem));
         }
         if self.header_copy.is_some() && !self.volume.read_only {
@@ -351,7 +380,7 @@ impl Options {
         let source = detached.as_ref().unwrap_or(&file);
         let lock = source.lock_header_to_read()?;
         let (header, notices) = match self.header_copy {
-            None => Header::read(source),
+            None => partition::read_header(source),
             Some(copy) => Header::read_copy(source, copy).map(|header| (header, Vec::new())),
         }
         .map_err(|error| Error::crypt(source.path(), error))?;
@@ -380,6 +409,7 @@ pub struct Locked {
 enum LockedKind {
     Luks(Box<Luks>),
     Plain(DeviceFile, PlainOptions),
+    Tcrypt(DeviceFile, Box<TcryptOptions>),
     Table(SecretBytes),
     Raw(DeviceFile),
 }
@@ -415,7 +445,7 @@ impl Locked {
     /// Whether [`Locked::unlock`] uses its key: a table contains its keys.
     #[must_use]
     pub fn needs_key(&self) -> bool {
-        matches!(self.kind, LockedKind::Luks(_) | LockedKind::Plain(..))
+        matches!(self.kind, LockedKind::Luks(_) | LockedKind::Plain(..) | LockedKind::Tcrypt(..))
     }
 
     /// The device-mapper devices that make up the volume, as table lines.
@@ -435,7 +465,9 @@ impl Locked {
         let params = || key.0.as_ref().ok_or_else(|| self.key_is_missing());
         Ok(match &self.kind {
             LockedKind::Luks(luks) => vec![host::crypt_mapping(&luks.file, params()?)?],
-            LockedKind::Plain(file, _) => vec![host::crypt_mapping(file, params()?)?],
+            LockedKind::Plain(file, _) | LockedKind::Tcrypt(file, _) => {
+                vec![host::crypt_mapping(file, params()?)?]
+            }
             LockedKind::Table(text) => {
                 let in_table = |source| Error::Table { path: self.path.clone(), source };
                 let parsed = table::parse(text, &self.volume.targets);
@@ -469,6 +501,10 @@ impl Locked {
                 };
                 plain::open(options, &key, file.len_bytes()).map_err(failed)?
             }
+            LockedKind::Tcrypt(file, options) => {
+                let opened = tcrypt::unlock(file, key.secret(), options);
+                opened.and_then(|it| it.crypt_params(file.len_bytes())).map_err(failed)?
+            }
             LockedKind::Table(_) | LockedKind::Raw(_) => return Ok(VolumeKey::default()),
         };
         Ok(VolumeKey(Some(params)))
@@ -486,8 +522,10 @@ impl Locked {
         let targets = self.own_targets();
         let (file, params) = match (self.kind, key.0) {
             (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
-            (LockedKind::Plain(file, _), Some(params)) => (file, params),
-            (LockedKind::Luks(_) | LockedKind::Plain(..), None) => {
+            (LockedKind::Plain(file, _) | LockedKind::Tcrypt(file, _), Some(params)) => {
+                (file, params)
+            }
+            (LockedKind::Luks(_) | LockedKind::Plain(..) | LockedKind::Tcrypt(..), None) => {
                 return Err(Error::options(
                     &self.path,
                     "the volume is encrypted, and `key` is missing",

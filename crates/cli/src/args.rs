@@ -17,7 +17,8 @@ pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use volume::{
-    HeaderArgs, HeaderCopy, HeaderPlaceArgs, PlainArgs, VolumeArgs, VolumeType,
+    HeaderArgs, HeaderCopy, HeaderPlaceArgs, PartitionArgs, PlainArgs, TcryptArgs, VolumeArgs,
+    VolumeType,
 };
 #[cfg(feature = "lab")]
 pub(crate) use world::WorldArgs;

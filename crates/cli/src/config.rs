@@ -37,7 +37,7 @@ use blockyard_host::server::CONNECTIONS_MAX;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
-use crate::args::{PlainArgs, VolumeType};
+use crate::args::{PlainArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
@@ -105,6 +105,7 @@ struct ConfigText {
 struct ExportText {
     volume: Option<PathBuf>,
     table: Option<PathBuf>,
+    partition: Option<String>,
     #[serde(default, rename = "type")]
     kind: TypeText,
     header: Option<PathBuf>,
@@ -142,6 +143,15 @@ struct ExportText {
     sector_size: Option<u32>,
     #[serde(default)]
     iv_large_sectors: bool,
+    #[serde(default)]
+    tcrypt_hidden: bool,
+    #[serde(default)]
+    tcrypt_system: bool,
+    #[serde(default)]
+    tcrypt_backup: bool,
+    #[serde(default)]
+    tcrypt_keyfiles: Vec<PathBuf>,
+    veracrypt_pim: Option<u32>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -151,6 +161,7 @@ enum TypeText {
     Luks,
     Luks1,
     Luks2,
+    Tcrypt,
     Plain,
 }
 
@@ -230,10 +241,11 @@ impl ExportText {
         };
         let kind = if is_table { self.table_kind()? } else { self.volume_kind(folder)? };
         let key = self.key(folder)?;
+        let place = kind.place(self.partition.as_deref(), self.offset)?;
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
         Ok(ExportSpec {
             name,
-            volume: VolumeSpec { path, kind, key, direct: self.direct },
+            volume: VolumeSpec { path, place, kind, key, direct: self.direct },
             read_only: self.read_only,
             shared: self.shared,
             allow_discards: self.allow_discards,
@@ -321,7 +333,14 @@ impl ExportText {
             max_kdf_memory_bytes: self.max_kdf_memory.as_ref().map(SizeText::bytes).transpose()?,
             max_kdf_seconds: self.max_kdf_time,
         };
-        Kind::new(self.kind.into(), luks, &plain)
+        let tcrypt = TcryptArgs {
+            tcrypt_hidden: self.tcrypt_hidden,
+            tcrypt_system: self.tcrypt_system,
+            tcrypt_backup: self.tcrypt_backup,
+            tcrypt_keyfile: self.tcrypt_keyfiles.iter().map(|path| folder.join(path)).collect(),
+            veracrypt_pim: self.veracrypt_pim,
+        };
+        Kind::new(self.kind.into(), luks, &plain, &tcrypt)
     }
 
     fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
@@ -345,6 +364,7 @@ impl From<TypeText> for VolumeType {
             TypeText::Luks => Self::Luks,
             TypeText::Luks1 => Self::Luks1,
             TypeText::Luks2 => Self::Luks2,
+            TypeText::Tcrypt => Self::Tcrypt,
             TypeText::Plain => Self::Plain,
         }
     }

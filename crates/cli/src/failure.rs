@@ -91,7 +91,9 @@ impl std::error::Error for Failure {}
 impl From<CryptError> for Failure {
     fn from(error: CryptError) -> Self {
         let exit = match &error {
-            CryptError::WrongPassphrase { .. } | CryptError::WrongVolumeKey => Exit::NoPermission,
+            CryptError::WrongPassphrase { .. }
+            | CryptError::WrongVolumeKey
+            | CryptError::NoTcrypt { .. } => Exit::NoPermission,
             CryptError::Changed(_) => Exit::Busy,
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
             CryptError::Keyslot(problem) if problem.out_of_memory => Exit::OutOfMemory,
@@ -103,6 +105,7 @@ impl From<CryptError> for Failure {
             },
             CryptError::NotLuks
             | CryptError::OtherFormat(_)
+            | CryptError::InPartition { .. }
             | CryptError::Reused(_)
             | CryptError::Read { .. }
             | CryptError::Header { .. }
@@ -261,12 +264,16 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`new_keyslot`", "--new-key-slot"),
     ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),
+    ("`partition`", "--partition"),
     ("`pbkdf`", "--pbkdf"),
     ("`pbkdf_iterations`", "--pbkdf-force-iterations"),
     ("`pbkdf_memory_kib`", "--pbkdf-memory"),
     ("`pbkdf_target_ms`", "--iter-time"),
     ("`pbkdf_threads`", "--pbkdf-parallel"),
+    ("`pim`", "--veracrypt-pim"),
     ("`pipeline`", "--pipeline"),
+    ("is opened with `tcrypt`", "commands that read its data take --type tcrypt"),
+    ("`backup`", "--tcrypt-backup"),
     ("is opened with `plain`", "commands that read its data, as dump, take --type plain"),
     ("`priority`", "--priority"),
     ("`read_only`", "--read-only"),
@@ -276,6 +283,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`size_bytes`", "--size"),
     ("`size_sectors`", "--size"),
     ("`skip_sectors`", "--skip"),
+    ("`start_bytes`", "--offset"),
     ("`stop_recording`", "`blockyard trace stop`"),
     ("`subsystem`", "--subsystem"),
     ("`unbound`", "--unbound"),

@@ -11,26 +11,32 @@
 
 use std::path::{Path, PathBuf};
 
-use blockyard::keys::read_secret;
-use blockyard::{Header, KdfLimits, Key, Locked, Options, Volume, VolumeKey};
+use blockyard::keys::{KeyFile, read_secret};
+use blockyard::{
+    Header, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions, Volume, VolumeKey,
+};
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::volume::VolumeOptions;
 
-use crate::args::{PlainArgs, VolumeType};
+use crate::args::{PlainArgs, TcryptArgs, VolumeType};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::say;
 
 /// Tries for a passphrase; cryptsetup's default.
 const TRIES: u32 = 3;
+/// The part of a keyfile of TrueCrypt and VeraCrypt that counts.
+const TCRYPT_KEYFILE_LEN_BYTES: usize = 1 << 20;
 
 /// Description of a volume.
 #[derive(Debug)]
 pub(crate) struct VolumeSpec {
     /// The image, device or table file.
     pub(crate) path: PathBuf,
+    /// The part of it that holds the volume.
+    pub(crate) place: Place,
     /// Its format.
     pub(crate) kind: Kind,
     /// Source of its passphrase or key.
@@ -46,6 +52,8 @@ pub(crate) enum Kind {
     Luks(LuksSpec),
     /// dm-crypt without a header.
     Plain(PlainSpec),
+    /// TrueCrypt or VeraCrypt.
+    Tcrypt(TcryptSpec),
     /// The text of a device-mapper table.
     Table,
 }
@@ -76,6 +84,21 @@ pub(crate) enum LuksVersion {
     Luks2,
 }
 
+/// Parameters of a TrueCrypt or VeraCrypt volume.
+#[derive(Debug, Default)]
+pub(crate) struct TcryptSpec {
+    /// The volume that the passphrase is for.
+    pub(crate) kind: TcryptKind,
+    /// Use the backup of the header.
+    pub(crate) backup: bool,
+    /// VeraCrypt's PIM.
+    pub(crate) pim: Option<u32>,
+    /// Keyfiles beside the passphrase.
+    pub(crate) keyfiles: Vec<PathBuf>,
+    /// Limits of the key derivations.
+    pub(crate) limits: KdfLimits,
+}
+
 /// Parameters of a plain volume, which has no header.
 #[derive(Debug)]
 pub(crate) struct PlainSpec {
@@ -98,29 +121,68 @@ pub(crate) struct PlainSpec {
 }
 
 impl Kind {
+    /// The part of the disk that `--partition` and `--offset` name. The offset of a plain volume is
+    /// one of its parameters.
+    pub(crate) fn place(
+        &self,
+        partition: Option<&str>,
+        offset_sectors: Option<u64>,
+    ) -> Result<Place, Failure> {
+        match (self, partition, offset_sectors) {
+            (Self::Table, Some(_), _) | (Self::Table, None, Some(_)) => Err(Failure::failed(
+                "--partition and --offset are for volumes; a table names its places itself",
+            )),
+            (Self::Luks(_) | Self::Tcrypt(_), Some(_), Some(_)) => {
+                Err(Failure::failed("give either --partition or --offset"))
+            }
+            (Self::Luks(_) | Self::Tcrypt(_), None, Some(sectors)) => {
+                sectors.checked_mul(512).map(Place::Offset).ok_or_else(|| {
+                    Failure::failed(format!("--offset {sectors} is past any disk's end"))
+                })
+            }
+            (_, Some(name), _) => Ok(Place::Partition(name.to_owned())),
+            (_, None, _) => Ok(Place::Whole),
+        }
+    }
+
     /// Combines `--type` and its options.
     pub(crate) fn new(
         kind: VolumeType,
         luks: LuksSpec,
         plain: &PlainArgs,
+        tcrypt: &TcryptArgs,
     ) -> Result<Self, Failure> {
+        if kind != VolumeType::Tcrypt
+            && let Some(option) = tcrypt.first_given()
+        {
+            return Err(Failure::failed(format!("{option} is for --type tcrypt")));
+        }
         let version = match kind {
             VolumeType::Luks => None,
             VolumeType::Luks1 => Some(LuksVersion::Luks1),
             VolumeType::Luks2 => Some(LuksVersion::Luks2),
-            VolumeType::Plain
+            VolumeType::Plain | VolumeType::Tcrypt
                 if luks.header.is_some()
                     || luks.header_copy.is_some()
                     || luks.key_slot.is_some() =>
             {
                 return Err(Failure::failed(
-                    "--header, --header-copy and --key-slot are for LUKS; a plain volume has none \
+                    "--header, --header-copy and --key-slot are for LUKS; other volumes have none \
                      of them",
                 ));
             }
             VolumeType::Plain => return plain.spec().map(Self::Plain),
+            VolumeType::Tcrypt => {
+                return match plain.first_given_but_offset() {
+                    None => Ok(Self::Tcrypt(tcrypt.spec(luks.limits()))),
+                    Some(option) => Err(Failure::failed(format!(
+                        "{option} is for --type plain: the header of a volume of TrueCrypt or \
+                         VeraCrypt says it"
+                    ))),
+                };
+            }
         };
-        match plain.first_given() {
+        match plain.first_given_but_offset() {
             None => Ok(Self::Luks(LuksSpec { version, ..luks })),
             Some(option) => Err(Failure::failed(format!(
                 "{option} is for --type plain: a LUKS volume has it in its header"
@@ -138,6 +200,8 @@ pub(crate) struct Prepared {
     input: KeyInput,
     stdin_use: StdinUse,
     place: String,
+    /// A wrong passphrase is an error, unlike that of a plain volume.
+    detects_wrong_key: bool,
 }
 
 /// An unlocked volume.
@@ -169,16 +233,20 @@ impl VolumeSpec {
                 luks.check_version(header).map_err(|failure| failure.at(self.header_path()))?;
                 Some(Key::Passphrase(self.key.read(&place, stdin_use)?))
             }
+            Kind::Tcrypt(_) => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
             Kind::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
             Kind::Table => None,
         };
-        Ok(Prepared { options, locked, key, input: self.key.clone(), stdin_use, place })
+        let detects_wrong_key = matches!(self.kind, Kind::Luks(_) | Kind::Tcrypt(_));
+        let input = self.key.clone();
+        Ok(Prepared { options, locked, key, input, stdin_use, place, detects_wrong_key })
     }
 
     /// All steps together; `raw` opens the file without encryption.
     pub(crate) fn open(&self, settings: VolumeOptions, raw: bool) -> Result<Volume, Failure> {
         if raw {
-            Ok(Volume::options().settings(settings).raw().open(&self.path)?)
+            let options = Volume::options().settings(settings).place(self.place.clone());
+            Ok(options.raw().open(&self.path)?)
         } else {
             self.prepare(settings, StdinUse::Free)?.unlock()?.start()
         }
@@ -187,10 +255,13 @@ impl VolumeSpec {
     /// The library's options for this volume.
     fn options(&self, settings: VolumeOptions) -> Result<Options, Failure> {
         let is_written = !settings.read_only;
-        let options = Volume::options().settings(VolumeOptions { direct: self.direct, ..settings });
+        let options = Volume::options()
+            .settings(VolumeOptions { direct: self.direct, ..settings })
+            .place(self.place.clone());
         Ok(match &self.kind {
             Kind::Luks(luks) => luks.options(options, is_written)?,
             Kind::Plain(plain) => options.plain(plain.options()),
+            Kind::Tcrypt(tcrypt) => tcrypt.options(options)?,
             Kind::Table => options.table_text(read_table(&self.path)?),
         })
     }
@@ -198,7 +269,7 @@ impl VolumeSpec {
     fn header_path(&self) -> impl std::fmt::Display {
         let header = match &self.kind {
             Kind::Luks(luks) => luks.header.as_ref(),
-            Kind::Plain(_) | Kind::Table => None,
+            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => None,
         };
         header.unwrap_or(&self.path).display()
     }
@@ -220,13 +291,7 @@ impl LuksSpec {
         }
     }
 
-    fn options(&self, options: Options, is_written: bool) -> Result<Options, Failure> {
-        if self.header_copy.is_some() && is_written {
-            return Err(Failure::failed(
-                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
-                 command may write with it",
-            ));
-        }
+    fn limits(&self) -> KdfLimits {
         let mut limits = KdfLimits::default();
         if let Some(len_bytes) = self.max_kdf_memory_bytes {
             limits.memory_kib_max = len_bytes / 1024;
@@ -234,7 +299,17 @@ impl LuksSpec {
         if let Some(seconds) = self.max_kdf_seconds {
             limits.seconds_max = seconds;
         }
-        let mut options = options.kdf_limits(limits);
+        limits
+    }
+
+    fn options(&self, options: Options, is_written: bool) -> Result<Options, Failure> {
+        if self.header_copy.is_some() && is_written {
+            return Err(Failure::failed(
+                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
+                 command may write with it",
+            ));
+        }
+        let mut options = options.kdf_limits(self.limits());
         if let Some(path) = &self.header {
             options = options.header(path);
         }
@@ -245,6 +320,19 @@ impl LuksSpec {
             options = options.keyslot(keyslot);
         }
         Ok(options)
+    }
+}
+
+impl TcryptSpec {
+    fn options(&self, options: Options) -> Result<Options, Failure> {
+        let keyfile = |path: &PathBuf| {
+            let file = KeyFile::from(path.clone());
+            file.read_at_most(TCRYPT_KEYFILE_LEN_BYTES)
+        };
+        let keyfiles = self.keyfiles.iter().map(keyfile).collect::<Result<_, _>>()?;
+        let (kind, backup, pim) = (self.kind, self.backup, self.pim);
+        let tcrypt = TcryptOptions { kind, backup, pim, keyfiles, ..TcryptOptions::default() };
+        Ok(options.kdf_limits(self.limits).tcrypt(tcrypt))
     }
 }
 
@@ -299,7 +387,7 @@ impl Prepared {
         let Some(mut key) = self.key.take() else {
             return Ok(Unlocked { options, locked, key: VolumeKey::default() });
         };
-        let asks = self.input.asks_a_person(self.stdin_use) && locked.header().is_some();
+        let asks = self.input.asks_a_person(self.stdin_use) && self.detects_wrong_key;
         let mut tries_left = if asks { TRIES } else { 1 };
         loop {
             match locked.unlock(&key) {
@@ -327,13 +415,18 @@ impl VolumeSpec {
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let header = match &self.kind {
             Kind::Luks(luks) => luks.header.as_deref(),
-            Kind::Plain(_) | Kind::Table => None,
+            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => None,
         };
         let key = match &self.key.source {
             KeySource::File(path) => Some(path.as_path()),
             KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_) => None,
         };
-        [Some(self.path.as_path()), header, key].into_iter().flatten().collect()
+        let keyfiles = match &self.kind {
+            Kind::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),
+            Kind::Luks(_) | Kind::Plain(_) | Kind::Table => &[],
+        };
+        let named = [Some(self.path.as_path()), header, key].into_iter().flatten();
+        named.chain(keyfiles.iter().map(PathBuf::as_path)).collect()
     }
 }
 

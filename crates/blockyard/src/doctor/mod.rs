@@ -32,7 +32,7 @@ use blockyard_host::nbd::uri::Uri;
 use crate::error::contained;
 use crate::limit::Limit;
 use crate::status::Loss;
-use crate::{Control, Error, memory};
+use crate::{Control, Error, Place, memory};
 
 pub use serving::Serving;
 
@@ -196,6 +196,11 @@ pub enum Fact {
         /// The format that was found.
         other: Option<Signature>,
     },
+    /// A disk without a LUKS header, whose partitions have one.
+    InPartition {
+        /// Their numbers, at least one.
+        partitions: Vec<u32>,
+    },
     /// A server listens on an address of the network.
     OpenAddress {
         /// `HOST:PORT`.
@@ -338,6 +343,7 @@ impl Fact {
             | Self::TrimDisabled { .. }
             | Self::NoTrim
             | Self::NoHeader { .. }
+            | Self::InPartition { .. }
             | Self::Limited { .. } => Severity::Note,
         }
     }
@@ -360,6 +366,8 @@ pub enum Trim {
 pub struct Checked<'a> {
     /// Its file or block device.
     pub path: &'a Path,
+    /// The part of it that holds the volume.
+    pub place: &'a Place,
     /// Its detached header.
     pub header: Option<&'a Path>,
     /// It has a LUKS header. A plain volume and a table have none.
@@ -384,7 +392,7 @@ pub fn volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
 }
 
 fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
-    let Checked { path, header, is_luks, trim } = *checked;
+    let Checked { path, place, header, is_luks, trim } = *checked;
     if path.to_str().is_some_and(Uri::is_uri) {
         return Err(Error::Remote { path: path.to_owned() });
     }
@@ -393,8 +401,8 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
     }
     let root = Path::new("/");
     let mut findings = file::findings(root, path, trim != Trim::Never);
-    let header = header.unwrap_or(path);
-    match crate::header::read(header, None) {
+    let (header, place) = header.map_or((path, place), |header| (header, &Place::Whole));
+    match crate::header::read(header, place, None) {
         Ok((found, notices)) => {
             findings.extend(notices.into_iter().map(|one| Finding::at(header, Fact::Header(one))));
             let (memory_bytes, lacks_trim) = (memory::limit_bytes(root), trim == Trim::default());
@@ -405,6 +413,10 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
         }
         Err(Error::Crypt { source: CryptError::NotLuks, .. }) => {
             let fact = Fact::NoHeader { other: None };
+            findings.extend(is_luks.then(|| Finding::at(header, fact)));
+        }
+        Err(Error::Crypt { source: CryptError::InPartition { partitions }, .. }) => {
+            let fact = Fact::InPartition { partitions };
             findings.extend(is_luks.then(|| Finding::at(header, fact)));
         }
         Err(Error::Crypt { source: CryptError::OtherFormat(signature), .. }) => {

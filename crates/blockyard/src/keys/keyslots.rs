@@ -44,11 +44,11 @@ use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::process::lock_secrets;
 
 use super::Key;
-use crate::Error;
 use crate::cost::{Cost, Pbkdf};
 use crate::error::contained;
 use crate::format::wrong;
 use crate::header_file::HeaderFile;
+use crate::{Error, Place};
 
 /// Attempts at an operation whose keyslot another program changes meanwhile.
 const ATTEMPTS: u32 = 10;
@@ -61,6 +61,7 @@ const UNBOUND_KEY_BITS: u32 = 512;
 #[derive(Clone, Debug)]
 pub struct Keyslots {
     path: PathBuf,
+    place: Place,
     limits: KdfLimits,
 }
 
@@ -107,7 +108,14 @@ impl Keyslots {
     /// The keyslots of this file or device. The call opens nothing.
     #[must_use]
     pub fn of(path: impl AsRef<Path>) -> Self {
-        Self { path: path.as_ref().to_owned(), limits: KdfLimits::default() }
+        let path = path.as_ref().to_owned();
+        Self { path, place: Place::Whole, limits: KdfLimits::default() }
+    }
+
+    /// The part of the file or device that holds the volume.
+    #[must_use]
+    pub fn place(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 
     /// Limits on the demands of the header.
@@ -216,7 +224,7 @@ impl Keyslots {
     /// written.
     pub fn set_priority(&self, number: u32, priority: Priority) -> Result<(), Error> {
         contained(|| {
-            let mut file = HeaderFile::to_write(&self.path)?;
+            let mut file = HeaderFile::to_write(&self.path, &self.place)?;
             self.locked(&mut file, |file| keys::set_priority(file, number, priority))
         })
     }
@@ -227,7 +235,7 @@ impl Keyslots {
     /// There is no intact header.
     pub fn confirms(&self, key: &SecretBytes) -> Result<bool, Error> {
         contained(|| {
-            let file = HeaderFile::to_read(&self.path)?;
+            let file = HeaderFile::to_read(&self.path, &self.place)?;
             let header = self.header(&file)?;
             keys::confirms(&header, key).map_err(|error| self.failed(error))
         })
@@ -240,7 +248,7 @@ impl Keyslots {
     ) -> Result<T, Error> {
         contained(|| {
             lock_secrets();
-            let mut file = HeaderFile::to_write(&self.path)?;
+            let mut file = HeaderFile::to_write(&self.path, &self.place)?;
             let mut attempt = 1;
             loop {
                 let header = self.header(&file)?;

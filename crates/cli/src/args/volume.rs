@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use blockyard::{KdfLimits, Place, TcryptKind};
 use blockyard_crypt::luks2;
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::KeyArgs;
 use crate::failure::Failure;
 use crate::size::parse_size;
-use crate::volume_spec::{Kind, LuksSpec, PlainSpec, VolumeSpec};
+use crate::volume_spec::{Kind, LuksSpec, PlainSpec, TcryptSpec, VolumeSpec};
 
 /// Values of `--type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -20,6 +21,8 @@ pub(crate) enum VolumeType {
     Luks1,
     /// LUKS2 only
     Luks2,
+    /// TrueCrypt or VeraCrypt
+    Tcrypt,
     /// dm-crypt without a header; needs --cipher and --key-size
     Plain,
 }
@@ -56,13 +59,18 @@ pub(crate) struct VolumeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
                                 "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset",
-                                "keyfile_size", "key_fd", "cipher", "key_size", "hash", "offset",
+                                "keyfile_size", "key_fd", "partition", "tcrypt_hidden",
+                                "tcrypt_system", "tcrypt_backup", "tcrypt_keyfile",
+                                "veracrypt_pim", "cipher", "key_size", "hash", "offset",
                                 "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
     /// Type of the volume
     #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks")]
     pub(crate) kind: VolumeType,
+
+    #[command(flatten)]
+    pub(crate) partition: PartitionArgs,
 
     #[command(flatten)]
     pub(crate) header: HeaderArgs,
@@ -94,6 +102,25 @@ pub(crate) struct VolumeArgs {
 
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
+
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptArgs,
+}
+
+/// Partition of a disk.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct PartitionArgs {
+    /// Use this partition of the disk: its number, UUID or name, or the UUID or label of the LUKS
+    /// volume in it
+    #[arg(long, value_name = "N|UUID|LABEL")]
+    pub(crate) partition: Option<String>,
+}
+
+impl PartitionArgs {
+    /// The partition, or the whole disk.
+    pub(crate) fn place(&self) -> Place {
+        self.partition.clone().map_or(Place::Whole, Place::Partition)
+    }
 }
 
 /// Place of a LUKS header outside the volume.
@@ -112,6 +139,9 @@ pub(crate) struct HeaderPlaceArgs {
     pub(crate) volume: PathBuf,
 
     #[command(flatten)]
+    pub(crate) partition: PartitionArgs,
+
+    #[command(flatten)]
     pub(crate) header: HeaderArgs,
 }
 
@@ -119,6 +149,14 @@ impl HeaderPlaceArgs {
     /// The file or device with the header.
     pub(crate) fn path(&self) -> &Path {
         self.header.header.as_deref().unwrap_or(&self.volume)
+    }
+
+    /// The part of that file or device with the header. A detached header has no partitions.
+    pub(crate) fn in_disk(&self) -> Place {
+        match self.header.header {
+            Some(_) => Place::Whole,
+            None => self.partition.place(),
+        }
     }
 }
 
@@ -138,7 +176,7 @@ pub(crate) struct PlainArgs {
     #[arg(short = 'h', long)]
     pub(crate) hash: Option<String>,
 
-    /// Start of the encrypted data on the device
+    /// Start of the encrypted data on the device; of a LUKS volume, the start of its header
     #[arg(short = 'o', long, value_name = "SECTORS")]
     pub(crate) offset: Option<u64>,
 
@@ -159,6 +197,61 @@ pub(crate) struct PlainArgs {
     pub(crate) iv_large_sectors: bool,
 }
 
+/// Parameters of a TrueCrypt or VeraCrypt volume.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options of --type tcrypt")]
+pub(crate) struct TcryptArgs {
+    /// Open the hidden volume
+    #[arg(long, conflicts_with = "tcrypt_system")]
+    pub(crate) tcrypt_hidden: bool,
+
+    /// Open the system disk or partition, of which VOLUME is the whole disk
+    #[arg(long)]
+    pub(crate) tcrypt_system: bool,
+
+    /// Use the backup of the header, at the end of the volume
+    #[arg(long)]
+    pub(crate) tcrypt_backup: bool,
+
+    /// Keyfile beside the passphrase; may be repeated. --key-file names the passphrase's file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tcrypt_keyfile: Vec<PathBuf>,
+
+    /// VeraCrypt's personal iterations multiplier
+    #[arg(long, value_name = "N")]
+    pub(crate) veracrypt_pim: Option<u32>,
+}
+
+impl TcryptArgs {
+    /// The first given option.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.tcrypt_hidden, "--tcrypt-hidden"),
+            (self.tcrypt_system, "--tcrypt-system"),
+            (self.tcrypt_backup, "--tcrypt-backup"),
+            (!self.tcrypt_keyfile.is_empty(), "--tcrypt-keyfile"),
+            (self.veracrypt_pim.is_some(), "--veracrypt-pim"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
+    /// The volume that the options describe.
+    pub(crate) fn spec(&self, limits: KdfLimits) -> TcryptSpec {
+        let kind = match (self.tcrypt_hidden, self.tcrypt_system) {
+            (true, _) => TcryptKind::Hidden,
+            (false, true) => TcryptKind::System,
+            (false, false) => TcryptKind::Normal,
+        };
+        TcryptSpec {
+            kind,
+            backup: self.tcrypt_backup,
+            pim: self.veracrypt_pim,
+            keyfiles: self.tcrypt_keyfile.clone(),
+            limits,
+        }
+    }
+}
+
 impl VolumeArgs {
     /// The volume that the options describe.
     pub(crate) fn spec(&self) -> Result<VolumeSpec, Failure> {
@@ -171,7 +264,8 @@ impl VolumeArgs {
                 ));
             }
         };
-        Ok(VolumeSpec { path, kind, key: self.key.input(), direct: self.direct })
+        let place = kind.place(self.partition.partition.as_deref(), self.plain.offset)?;
+        Ok(VolumeSpec { path, place, kind, key: self.key.input(), direct: self.direct })
     }
 
     fn kind(&self) -> Result<Kind, Failure> {
@@ -183,18 +277,17 @@ impl VolumeArgs {
             max_kdf_memory_bytes: self.max_kdf_memory,
             max_kdf_seconds: self.max_kdf_time,
         };
-        Kind::new(self.kind, luks, &self.plain)
+        Kind::new(self.kind, luks, &self.plain, &self.tcrypt)
     }
 }
 
 impl PlainArgs {
-    /// The first given option for plain volumes only.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
+    /// The first given option for plain volumes only; LUKS volumes have an offset too.
+    pub(crate) fn first_given_but_offset(&self) -> Option<&'static str> {
         let given = [
             (self.cipher.is_some(), "--cipher"),
             (self.key_size.is_some(), "--key-size"),
             (self.hash.is_some(), "--hash"),
-            (self.offset.is_some(), "--offset"),
             (self.skip.is_some(), "--skip"),
             (self.size.is_some(), "--size"),
             (self.sector_size.is_some(), "--sector-size"),

@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::words::Words;
-use crate::args::ShortHelpArgs;
+use crate::args::{PartitionArgs, ShortHelpArgs};
 use crate::config::{Config, ExportSpec};
 use crate::failure::Failure;
 use crate::json::pretty;
@@ -33,6 +33,9 @@ pub(crate) struct DoctorArgs {
     /// Image files or block devices to check, besides the machine
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volumes: Vec<PathBuf>,
+
+    #[command(flatten)]
+    partition: PartitionArgs,
 
     /// Detached LUKS header of the volume
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "volumes")]
@@ -64,8 +67,9 @@ struct Report {
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut findings = doctor::machine();
     for path in &args.volumes {
-        let header = args.header.as_deref();
-        let checked = Checked { path, header, is_luks: true, trim: Trim::HeaderDecides };
+        let (header, place) = (args.header.as_deref(), args.partition.place());
+        let checked =
+            Checked { path, place: &place, header, is_luks: true, trim: Trim::HeaderDecides };
         findings.extend(doctor::volume(&checked)?);
     }
     if let Some(path) = &args.config {
@@ -112,12 +116,12 @@ fn serving(path: &Path, config: &Config) -> Serving {
 fn checked(export: &ExportSpec) -> Checked<'_> {
     let (header, is_luks) = match &export.volume.kind {
         Kind::Luks(luks) => (luks.header.as_deref(), true),
-        Kind::Plain(_) | Kind::Table => (None, false),
+        Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => (None, false),
     };
     let trim = match export {
         ExportSpec { read_only: true, .. } => Trim::Never,
         ExportSpec { allow_discards: true, .. } => Trim::Passed,
         _ => Trim::HeaderDecides,
     };
-    Checked { path: &export.volume.path, header, is_luks, trim }
+    Checked { path: &export.volume.path, place: &export.volume.place, header, is_luks, trim }
 }

@@ -31,11 +31,12 @@ pub(crate) struct EraseArgs {
 pub(crate) fn run(args: &EraseArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let place = path.display();
-    header::read(path, None)?;
+    let in_disk = args.place.in_disk();
+    header::read(path, &in_disk, None)?;
     if !args.batch_mode {
         Terminal::confirm(&format!("all keyslots of {place} will be destroyed, and so its data"))?;
     }
-    header::erase(path)?;
+    header::erase(path, &in_disk)?;
     say(&format!("{place}: all keyslots were destroyed"));
     Ok(())
 }

@@ -10,7 +10,7 @@ use blockyard::Key;
 use blockyard::format::{Content, FormatOptions, Formatted, Pbkdf, Unformatted};
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::args::{CostArgs, HeaderArgs, HelpArgs, KeyArgs};
+use crate::args::{CostArgs, HeaderArgs, HelpArgs, KeyArgs, PartitionArgs};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::progress::Progress;
@@ -28,6 +28,9 @@ pub(crate) struct FormatArgs {
     /// Image file or block device
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volume: PathBuf,
+
+    #[command(flatten)]
+    partition: PartitionArgs,
 
     /// Create the file with this size, or extend it to this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -146,6 +149,7 @@ impl FormatArgs {
         };
         Ok(FormatOptions {
             size_bytes: self.size,
+            place: self.partition.place(),
             header: self.layout.header.header.clone(),
             cipher: self.cipher.clone(),
             key_size_bits: self.key_size,

@@ -179,7 +179,7 @@ pub(crate) fn run(command: &HeaderCommand) -> Result<(), Failure> {
 
 fn backup(args: &BackupArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let backup = header::backup(path)?;
+    let backup = header::backup(path, &args.place.in_disk())?;
     header::write_backup(&backup, path, &args.output, args.force.force)?;
     let (place, output) = (path.display(), args.output.display());
     say(&format!("{place}: the header is in {output}; it opens with the passphrases of today"));
@@ -189,7 +189,7 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let backup = header::read_backup(&args.input)?;
-    let writer = Writer::open(path)?;
+    let writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
     let losses: Vec<_> = writer.compare(&backup).iter().map(Difference::to_string).collect();
     let losses = printable(&losses.join("; "));
@@ -209,7 +209,7 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let (_, notices) = header::read(path, None)?;
+    let (_, notices) = header::read(path, &args.place.in_disk(), None)?;
     if notices.is_empty() {
         say(&format!("{}: the header is intact", path.display()));
         return Ok(());
@@ -221,7 +221,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
 fn wipe(args: &WipeArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let place = path.display();
-    let writer = Writer::open(path)?;
+    let writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
     if !args.batch_mode {
         Terminal::confirm(&format!("the header of {place} will be destroyed, and so its data"))?;
@@ -233,7 +233,8 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
 
 fn label(args: &LabelArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    header::set_labels(path, args.label.as_deref(), args.subsystem.as_deref())?;
+    let (label, subsystem) = (args.label.as_deref(), args.subsystem.as_deref());
+    header::set_labels(path, &args.place.in_disk(), label, subsystem)?;
     say(&format!("{}: the labels were set", path.display()));
     Ok(())
 }
@@ -241,18 +242,18 @@ fn label(args: &LabelArgs) -> Result<(), Failure> {
 fn uuid(args: &UuidArgs) -> Result<(), Failure> {
     let path = args.place.path();
     if let Some(uuid) = &args.uuid {
-        header::set_uuid(path, uuid)?;
+        header::set_uuid(path, &args.place.in_disk(), uuid)?;
         say(&format!("{}: the UUID was set", path.display()));
         return Ok(());
     }
-    let (header, _) = header::read(path, None)?;
+    let (header, _) = header::read(path, &args.place.in_disk(), None)?;
     print(&format!("{}\n", printable(header.uuid())))
 }
 
 fn flags(args: &FlagsArgs) -> Result<(), Failure> {
     let path = args.place.path();
     if args.flags.is_empty() && !args.none {
-        let (header, _) = header::read(path, None)?;
+        let (header, _) = header::read(path, &args.place.in_disk(), None)?;
         let flags = match header.info() {
             HeaderInfo::Luks1(_) => Vec::new(),
             HeaderInfo::Luks2(info) => info.flags,
@@ -261,7 +262,7 @@ fn flags(args: &FlagsArgs) -> Result<(), Failure> {
         return print(&lines.collect::<String>());
     }
     let flags: Vec<_> = args.flags.iter().map(String::as_str).collect();
-    header::set_flags(path, &flags)?;
+    header::set_flags(path, &args.place.in_disk(), &flags)?;
     say(&format!("{}: the flags were set", path.display()));
     Ok(())
 }

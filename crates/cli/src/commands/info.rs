@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use blockyard::{HeaderInfo, Notice, Volume, header};
+use blockyard::{HeaderInfo, Notice, PartitionTable, Place, Volume, header};
+use blockyard_crypt::partition::TableInfo as PartitionTableInfo;
 use clap::{Args, ValueHint};
 use serde::Serialize;
 
-use crate::args::{HeaderArgs, HeaderCopy, ShortHelpArgs};
+use crate::args::{HeaderArgs, HeaderCopy, PartitionArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::json::pretty;
 use crate::nbd::{Client, ServerExport, Uri};
@@ -15,7 +16,7 @@ use crate::output::{print, say};
 use crate::size::human_size;
 use crate::volume_spec::read_table;
 
-/// Show a LUKS header, a table, or the exports of an NBD server
+/// Show a LUKS header, the partitions of a disk, a table, or the exports of an NBD server
 ///
 /// Needs no passphrase. An export is named by its URI: nbd://HOST:PORT/EXPORT or
 /// nbd+unix:///EXPORT?socket=PATH.
@@ -26,6 +27,9 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "VOLUME|URI", value_hint = ValueHint::FilePath,
           required_unless_present_any = ["table", "header"])]
     volume: Option<OsString>,
+
+    #[command(flatten)]
+    partition: PartitionArgs,
 
     #[command(flatten)]
     header: HeaderArgs,
@@ -58,7 +62,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         Some(text) if Uri::is_uri(text) => {
             show_export(&Uri::parse(text).map_err(Failure::failed)?, args.json)
         }
-        _ => show_header(Path::new(volume), args.header_copy, args.json),
+        _ => show_header(Path::new(volume), args),
     }
 }
 
@@ -100,9 +104,31 @@ struct BlockSizes {
     maximum_bytes: u32,
 }
 
-fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(), Failure> {
-    let place = path.display();
-    let (header, notices) = header::read(path, copy.map(Into::into))?;
+/// The JSON of a partition table.
+#[derive(Serialize)]
+struct PartitionsReport<'a> {
+    #[serde(flatten)]
+    table: PartitionTableInfo,
+    notices: &'a [String],
+}
+
+fn show_header(path: &Path, args: &InfoArgs) -> Result<(), Failure> {
+    let (place, as_json) = (path.display(), args.json);
+    let in_disk = match args.header.header {
+        Some(_) => Place::Whole,
+        None => args.partition.place(),
+    };
+    let copy = args.header_copy.map(Into::into);
+    let (header, notices) = match header::read(path, &in_disk, copy) {
+        Ok(found) => found,
+        Err(error) if in_disk == Place::Whole && copy.is_none() && error.is_other_format() => {
+            return match header::partitions(path)? {
+                Some(table) => show_partitions(path, &table, as_json),
+                None => Err(error.into()),
+            };
+        }
+        Err(error) => return Err(error.into()),
+    };
     let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
     if as_json {
         return print(&pretty(&HeaderReport { header: header.info(), notices }));
@@ -111,6 +137,16 @@ fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(
         say(&format!("warning: {place}: {}", printable(notice)));
     }
     print(&ended(&header.to_string()))
+}
+
+fn show_partitions(path: &Path, table: &PartitionTable, as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return print(&pretty(&PartitionsReport { table: table.info(), notices: &table.notices }));
+    }
+    for notice in &table.notices {
+        say(&format!("warning: {}: {}", path.display(), printable(notice)));
+    }
+    print(&ended(&table.to_string()))
 }
 
 fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {

@@ -337,7 +337,7 @@ impl NewKeyArgs {
 }
 
 impl OpeningArgs {
-    fn keyslots(&self, path: &Path) -> Keyslots {
+    fn keyslots(&self, place: &HeaderPlaceArgs) -> Keyslots {
         let mut limits = KdfLimits::default();
         if let Some(len_bytes) = self.max_kdf_memory {
             limits.memory_kib_max = len_bytes / 1024;
@@ -345,7 +345,7 @@ impl OpeningArgs {
         if let Some(seconds) = self.max_kdf_time {
             limits.seconds_max = seconds;
         }
-        Keyslots::of(path).kdf_limits(limits)
+        Keyslots::of(place.path()).place(place.in_disk()).kdf_limits(limits)
     }
 }
 
@@ -367,9 +367,9 @@ impl KeyslotArgs {
 }
 
 /// Reads an existing passphrase. A header that cannot be read is reported before it is asked for.
-fn existing(path: &Path, key: &KeyArgs) -> Result<Key, Failure> {
-    header::read(path, None)?;
-    let passphrase = key.input().read(&path.display().to_string(), StdinUse::Free)?;
+fn existing(place: &HeaderPlaceArgs, key: &KeyArgs) -> Result<Key, Failure> {
+    header::read(place.path(), &place.in_disk(), None)?;
+    let passphrase = key.input().read(&place.path().display().to_string(), StdinUse::Free)?;
     Ok(Key::Passphrase(passphrase))
 }
 
@@ -392,7 +392,7 @@ pub(crate) fn run(command: &KeyCommand) -> Result<(), Failure> {
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let keyslots = args.opening.keyslots(path);
+    let keyslots = args.opening.keyslots(&args.place);
     // cryptsetup's rule: a lone --key-slot names the new keyslot.
     let (old_slot, new_slot) = match args.new_key_slot {
         Some(new_slot) => (args.key_slot, Some(new_slot)),
@@ -404,12 +404,12 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
         None => None,
     };
     let number = if args.unbound {
-        header::read(path, None)?;
+        header::read(path, &args.place.in_disk(), None)?;
         keyslots.add_unbound(volume_key.as_ref(), &args.new.read(path)?, &options)?
     } else if let Some(volume_key) = &volume_key {
         add_with_volume_key(args, &keyslots, volume_key, &options)?
     } else {
-        let old = existing(path, &args.key)?;
+        let old = existing(&args.place, &args.key)?;
         let new = args.new.read(path)?;
         keyslots.add(&Opener::Key { key: &old, keyslot: old_slot }, &new, &options)?
     };
@@ -433,10 +433,10 @@ fn add_with_volume_key(
 
 fn change(args: &ChangeArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let old = existing(path, &args.key)?;
+    let old = existing(&args.place, &args.key)?;
     let new = args.new.read(path)?;
     let options = args.keyslot.options(None);
-    let keyslots = args.opening.keyslots(path);
+    let keyslots = args.opening.keyslots(&args.place);
     let number = keyslots.change(&old, args.key_slot, &new, &options, args.force)?;
     done(path, number, "changed");
     Ok(())
@@ -444,8 +444,8 @@ fn change(args: &ChangeArgs) -> Result<(), Failure> {
 
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let key = existing(path, &args.key)?;
-    let number = args.opening.keyslots(path).remove(&key, args.last.force)?;
+    let key = existing(&args.place, &args.key)?;
+    let number = args.opening.keyslots(&args.place).remove(&key, args.last.force)?;
     done(path, number, "removed");
     Ok(())
 }
@@ -453,8 +453,8 @@ fn remove(args: &RemoveArgs) -> Result<(), Failure> {
 fn kill(args: &KillArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let asks = !args.batch_mode || args.key.input().source != KeySource::Ask;
-    let proof = if asks { Some(existing(path, &args.key)?) } else { None };
-    let keyslots = args.opening.keyslots(path);
+    let proof = if asks { Some(existing(&args.place, &args.key)?) } else { None };
+    let keyslots = args.opening.keyslots(&args.place);
     keyslots.kill(args.key_slot, proof.as_ref(), args.last.force)?;
     done(path, args.key_slot, "removed");
     Ok(())
@@ -462,9 +462,9 @@ fn kill(args: &KillArgs) -> Result<(), Failure> {
 
 fn convert(args: &ConvertArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let key = existing(path, &args.key)?;
+    let key = existing(&args.place, &args.key)?;
     let options = args.keyslot.options(None);
-    let keyslots = args.opening.keyslots(path);
+    let keyslots = args.opening.keyslots(&args.place);
     let number = keyslots.change(&key, args.key_slot, &key, &options, args.force)?;
     done(path, number, "converted");
     Ok(())
@@ -472,13 +472,15 @@ fn convert(args: &ConvertArgs) -> Result<(), Failure> {
 
 fn priority(args: &PriorityArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    Keyslots::of(path).set_priority(args.key_slot, args.priority.into())?;
+    Keyslots::of(args.place.path())
+        .place(args.place.in_disk())
+        .set_priority(args.key_slot, args.priority.into())?;
     done(path, args.key_slot, "given its priority");
     Ok(())
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let (header, notices) = header::read(args.place.path(), None)?;
+    let (header, notices) = header::read(args.place.path(), &args.place.in_disk(), None)?;
     for notice in &notices {
         let notice = printable(&notice.to_string());
         say(&format!("warning: {}: {notice}", args.place.path().display()));

@@ -6,7 +6,7 @@ use blockyard::Header;
 use blockyard::header::Writer;
 use clap::{Args, ValueHint};
 
-use crate::args::ShortHelpArgs;
+use crate::args::{PartitionArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::output::say;
 use crate::terminal::Terminal;
@@ -24,6 +24,9 @@ pub(crate) struct RepairArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
     volume: PathBuf,
 
+    #[command(flatten)]
+    partition: PartitionArgs,
+
     /// Do not ask for confirmation
     #[arg(short = 'q', long)]
     batch_mode: bool,
@@ -35,7 +38,7 @@ pub(crate) struct RepairArgs {
 /// Checks, asks, repairs.
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
-    let writer = Writer::open(&args.volume)?;
+    let writer = Writer::open(&args.volume, &args.partition.place())?;
     warn_of_lock(&args.volume, writer.lock_warning());
     let (header, notices) = writer.inspect()?;
     if notices.is_empty() && matches!(header, Header::Luks2(_)) {

@@ -26,6 +26,10 @@ struct Export {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<String>,
+    #[serde(flatten)]
+    tcrypt: Tcrypt,
+    #[serde(skip_serializing_if = "Option::is_none")]
     header: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key_slot: Option<u32>,
@@ -61,6 +65,21 @@ struct Export {
     queue_depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_sectors: Option<u32>,
+}
+
+/// Keys of a TrueCrypt or VeraCrypt volume.
+#[derive(Default, Serialize)]
+struct Tcrypt {
+    #[serde(skip_serializing_if = "is_false")]
+    tcrypt_hidden: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    tcrypt_system: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    tcrypt_backup: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tcrypt_keyfiles: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    veracrypt_pim: Option<u32>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
@@ -103,7 +122,16 @@ fn described(volume: &VolumeArgs) -> Export {
             VolumeType::Luks => None,
             VolumeType::Luks1 => Some("luks1"),
             VolumeType::Luks2 => Some("luks2"),
+            VolumeType::Tcrypt => Some("tcrypt"),
             VolumeType::Plain => Some("plain"),
+        },
+        partition: volume.partition.partition.clone(),
+        tcrypt: Tcrypt {
+            tcrypt_hidden: volume.tcrypt.tcrypt_hidden,
+            tcrypt_system: volume.tcrypt.tcrypt_system,
+            tcrypt_backup: volume.tcrypt.tcrypt_backup,
+            tcrypt_keyfiles: volume.tcrypt.tcrypt_keyfile.iter().map(path).collect(),
+            veracrypt_pim: volume.tcrypt.veracrypt_pim,
         },
         header: volume.header.header.as_ref().map(path),
         key_slot: volume.key_slot,

@@ -23,6 +23,7 @@ pub use id::FileId;
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -100,6 +101,8 @@ pub struct DeviceFile {
     direct: Option<File>,
     path: PathBuf,
     len_bytes: u64,
+    /// The part of the disk that headers and volumes see, in bytes; `None`: all of it.
+    part: Option<Range<u64>>,
     kind: Kind,
     access: Access,
     is_block_device: bool,
@@ -159,6 +162,7 @@ impl DeviceFile {
             direct: None,
             path,
             len_bytes,
+            part: None,
             kind,
             access,
             is_block_device,
@@ -195,6 +199,7 @@ impl DeviceFile {
             storage: Storage::Remote(Arc::new(remote)),
             direct: None,
             path: path.to_owned(),
+            part: None,
             kind: Kind::Remote,
             access,
             is_block_device: false,
@@ -234,6 +239,7 @@ impl DeviceFile {
             direct: None,
             path,
             len_bytes,
+            part: None,
             kind,
             access: Access::ReadWrite,
             is_block_device: false,
@@ -243,6 +249,35 @@ impl DeviceFile {
             durability: Arc::default(),
             said: LoggedErrors::default(),
         })
+    }
+
+    /// Limits the disk to a part, in bytes: headers and volumes see nothing else of it. The start
+    /// is a multiple of 512.
+    #[must_use]
+    pub fn part(mut self, bytes: Range<u64>) -> Self {
+        self.part = Some(bytes);
+        self
+    }
+
+    /// Start of the part on the disk.
+    #[must_use]
+    pub fn start_bytes(&self) -> u64 {
+        self.part.as_ref().map_or(0, |part| part.start)
+    }
+
+    /// The whole disk again.
+    pub(crate) fn whole(mut self) -> Self {
+        self.part = None;
+        self
+    }
+
+    /// The place of a range of the part on the disk.
+    fn place_of(&self, offset_bytes: u64, len: usize) -> Result<u64, SourceError> {
+        let (len_bytes, device_len_bytes) = (len as u64, self.len_bytes());
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > device_len_bytes) {
+            return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
+        }
+        Ok(self.start_bytes() + offset_bytes)
     }
 
     /// Treats a file in memory (tmpfs) as a device: gives it a queue.
@@ -281,16 +316,17 @@ impl DeviceFile {
     /// zeroes. May be empty.
     #[must_use]
     pub fn remote_runs(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
-        self.remote().map_or_else(Vec::new, |remote| remote.runs_at(offset_bytes, len_bytes))
+        let place = self.start_bytes() + offset_bytes;
+        self.remote().map_or_else(Vec::new, |remote| remote.runs_at(place, len_bytes))
     }
 
-    /// Extends a regular file to this length, with zeroes, or truncates it. Remote disks and other
-    /// files keep their length.
+    /// Extends a regular file to this length, with zeroes, or truncates it. Remote disks, parts
+    /// and other files keep their length.
     ///
     /// # Errors
     /// The file cannot have this length.
     pub fn set_len(&mut self, len_bytes: u64) -> io::Result<()> {
-        let Storage::Local(file) = &self.storage else {
+        let (Storage::Local(file), None) = (&self.storage, &self.part) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         file.set_len(len_bytes)?;
@@ -604,34 +640,34 @@ fn try_lock(file: &File, access: Access) -> io::Result<()> {
 
 impl HeaderSource for DeviceFile {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset_bytes.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| end > self.len_bytes) {
-            return Err(SourceError::BehindEnd {
-                offset_bytes,
-                len_bytes: buf.len() as u64,
-                device_len_bytes: self.len_bytes,
-            });
-        }
+        let place = self.place_of(offset_bytes, buf.len())?;
         match &self.storage {
-            Storage::Local(file) => file.read_exact_at(buf, offset_bytes)?,
-            Storage::Remote(remote) => remote.read_at(offset_bytes, buf)?,
+            Storage::Local(file) => file.read_exact_at(buf, place)?,
+            Storage::Remote(remote) => remote.read_at(place, buf)?,
         }
         Ok(())
     }
 
     fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        match &self.part {
+            None => self.len_bytes,
+            Some(part) => part.end.min(self.len_bytes).saturating_sub(part.start),
+        }
     }
 }
 
 impl HeaderSink for DeviceFile {
     fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        let place = match &self.part {
+            None => offset_bytes,
+            Some(_) => self.place_of(offset_bytes, bytes.len())?,
+        };
         let file = match &self.storage {
             Storage::Local(file) => file,
-            Storage::Remote(remote) => return Ok(remote.write_at(offset_bytes, bytes)?),
+            Storage::Remote(remote) => return Ok(remote.write_at(place, bytes)?),
         };
-        file.write_all_at(bytes, offset_bytes)?;
-        if !self.is_block_device {
+        file.write_all_at(bytes, place)?;
+        if !self.is_block_device && self.part.is_none() {
             self.len_bytes = self.len_bytes.max(offset_bytes + bytes.len() as u64);
         }
         Ok(())

@@ -37,7 +37,7 @@ use crate::table;
 const DISK_UNIT_BYTES: u32 = 512;
 
 impl Volume {
-    /// The volume that `params` describes on `file`.
+    /// The volume that `params` describes on `file` or its part.
     ///
     /// # Errors
     /// The cipher is not supported, the key does not fit, or the file is too short.
@@ -49,6 +49,8 @@ impl Volume {
         let len = crypt_len(&file, params)?;
         let mut params = params.clone();
         params.flags.allow_discards |= options.allow_discards;
+        params.data_offset_sectors += file.start_bytes() >> 9;
+        let file = file.whole();
         let mut builder = Builder::new(options);
         let mapping = crypt_device(&file, &params, len);
         builder.describe(slice::from_ref(&mapping));
@@ -59,8 +61,8 @@ impl Volume {
         Ok(builder.build())
     }
 
-    /// The file itself, without a cipher. Clients must align their buffers for direct I/O, so this
-    /// is for clients in this process (`local::Client`).
+    /// The file itself or its part, without a cipher. Clients must align their buffers for direct
+    /// I/O, so this is for clients in this process (`local::Client`).
     ///
     /// # Errors
     /// The file has no sector, or cannot have the elevator.
@@ -70,12 +72,14 @@ impl Volume {
             return Err(Error::volume(file.path(), "is empty"));
         }
         let mut builder = Builder::new(options);
-        let area = DeviceArea { dev: file.path().display().to_string(), start: Sector(0) };
+        let start = Sector::holding(file.start_bytes());
+        let file = file.whole();
+        let area = DeviceArea { dev: file.path().display().to_string(), start };
         let arguments = Arc::new(Linear { area });
         let line = Line { start: 0, len: len.0, target: &LINEAR, arguments };
         builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
         let dev = builder.add_device(file, &[])?;
-        let target = Arc::new(Linear { area: DeviceArea { dev, start: Sector(0) } });
+        let target = Arc::new(Linear { area: DeviceArea { dev, start } });
         builder.extents.push(TableExtent::new(Sector(0), len, target));
         Ok(builder.build())
     }

@@ -19,7 +19,8 @@ use crate::table::{CRYPT, CryptArguments};
 pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDevice, Error> {
     let len = crypt_len(file, params)?;
     let device = device_word(file.path())?;
-    Ok(of_line(device, params, len))
+    let data_offset_sectors = params.data_offset_sectors + (file.start_bytes() >> 9);
+    Ok(of_line(device, &CryptParams { data_offset_sectors, ..params.clone() }, len))
 }
 
 /// The table for display, with any file name.

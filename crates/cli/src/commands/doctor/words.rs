@@ -258,6 +258,10 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
             },
             "name a detached header with --header; a plain volume has none".into(),
         ),
+        Fact::InPartition { partitions } => (
+            "no LUKS header at the start of the disk, but in a partition".into(),
+            format!("--partition {}", partitions.first().copied().unwrap_or_default()),
+        ),
         other => of_keyslot(other, shell),
     }
 }
@@ -452,6 +456,7 @@ mod tests {
                 "no CPU instructions",
                 "aes-xts-plain64",
             ),
+            (Fact::InPartition { partitions: vec![3] }, "in a partition", "--partition 3"),
             (Fact::NoHeader { other: None }, "no LUKS header here", "--header"),
         ] {
             let words = Words::of(&at("my disk.img", Severity::Note, fact));
