@@ -91,7 +91,7 @@ pub fn shown(text: &str) -> String {
     text.chars().take(32).flat_map(char::escape_default).collect()
 }
 
-/// Whether a word may be key material in a wrong place: it has [`KEY_DIGITS_MIN`] hex digits in
+/// Whether a word may be key material in a wrong place: it has 16 or more hex digits in
 /// succession, or the colons of a key in the kernel's keyring, `:<size>:<type>:<description>`. A
 /// path may have as many colons.
 #[must_use]

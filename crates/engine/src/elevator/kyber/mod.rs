@@ -12,7 +12,7 @@
 //! Nothing is sorted, and priorities have no effect. A request needs a token of its domain until it
 //! ends. Bios merge with staged requests of their CPU only, and requests never merge with each
 //! other. When a domain has no ready request, all of its staged ones become ready, in the order of
-//! the CPUs. [`latency`] changes the number of tokens.
+//! the CPUs. `latency.rs` changes the number of tokens.
 //!
 //! Bound: when a request becomes ready with `k` ready ones of its domain ahead, and its domain
 //! lacks no token, at most `(k / b + 1) * (26 - b)` requests of other domains pass it, with the
