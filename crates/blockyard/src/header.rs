@@ -25,6 +25,7 @@
 
 use std::path::Path;
 
+use blockyard_crypt::convert;
 use blockyard_crypt::keys;
 use blockyard_crypt::luks::{self, Header, Notice};
 use blockyard_crypt::partition;
@@ -172,6 +173,15 @@ pub fn erase(path: &Path, place: &Place) -> Result<(), Error> {
     changed(path, place, |file| keys::erase(file))
 }
 
+/// Version of LUKS, for [`Writer::convert`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// LUKS1.
+    Luks1,
+    /// LUKS2.
+    Luks2,
+}
+
 /// The header of a volume that is not in use, for operations on all of it. Volume and header are
 /// locked until the value is dropped.
 #[derive(Debug)]
@@ -228,6 +238,21 @@ impl Writer {
     /// The device is too short or cannot be written.
     pub fn restore(mut self, backup: &Backup) -> Result<(), Error> {
         contained(|| backup.restore(&mut self.device).map_err(|error| self.failed(error)))
+    }
+
+    /// Converts the header to LUKS2 or LUKS1. The data, the volume key and the passphrases stay.
+    ///
+    /// # Errors
+    /// The volume has this version already, LUKS1 lacks something that the volume uses, the header
+    /// is damaged or has no room, or the device cannot be written.
+    pub fn convert(mut self, version: Version) -> Result<(), Error> {
+        contained(|| {
+            match version {
+                Version::Luks1 => convert::to_luks1(&mut self.device),
+                Version::Luks2 => convert::to_luks2(&mut self.device),
+            }
+            .map_err(|error| self.failed(error))
+        })
     }
 
     /// Destroys the header with its keyslots, whatever is left of it. The data is lost, unless

@@ -291,6 +291,38 @@ fn header_is_checked_and_wiped() {
 }
 
 #[test]
+fn volume_is_converted_between_versions_and_cryptsetup_opens_it() {
+    let lab = Lab::new();
+    lab.write("new", NEW);
+    let options = luks1::FormatOptions {
+        iterations: Some(1000),
+        digest_iterations: Some(1000),
+        ..luks1::FormatOptions::default()
+    };
+    let mut disk = vec![0; 3 << 20];
+    luks1::format(&mut disk, &SecretBytes::copy_of(PASSPHRASE.as_bytes()), &options).unwrap();
+    lab.write("one", disk);
+    key(&lab, &["add", "one", "-d", "pass", "--new-keyfile", "new"]);
+    assert!(opens(&lab, "one", "pass"));
+    let plain = std::fs::read(lab.path("plain")).unwrap();
+    lab.refused(&["header", "convert", "one", "--type", "luks2"], 5);
+    lab.refused(&["header", "convert", "one", "--type", "luks1", "-q"], 4);
+    for version in ["luks2", "luks1"] {
+        lab.ok(&["header", "convert", "one", "--type", version, "-q"]);
+        let now = cryptsetup(&lab, &["isLuks", "--type", version, "one"]);
+        assert!(now.is_none_or(|is_version| is_version), "{version}");
+        for key_file in ["new", "pass"] {
+            assert!(opens(&lab, "one", key_file), "{version}, {key_file}");
+            assert!(std::fs::read(lab.path("plain")).unwrap() == plain, "{version}");
+        }
+    }
+    roomy(&lab, "sectors");
+    let said = lab.refused(&["header", "convert", "sectors", "--type", "luks1", "-q"], 4);
+    assert!(said.contains("sector"), "{said}");
+    assert!(opens(&lab, "sectors", "pass"));
+}
+
+#[test]
 fn keys_of_a_volume_that_is_served_can_be_changed_and_its_header_not_replaced() {
     let lab = Lab::new();
     let [volume, _] = both(&lab);

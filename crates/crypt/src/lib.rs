@@ -14,6 +14,7 @@ mod attempt;
 pub mod backup;
 mod block;
 pub mod cipher;
+pub mod convert;
 mod crc32;
 mod error;
 mod extent;

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use blockyard_crypt::backup::Backup;
+use blockyard_crypt::convert;
 use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::Kdf;
@@ -289,6 +290,48 @@ fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
     run("repair", &damaged, |device| {
         luks::repair(device).unwrap();
     });
+    assert!(sum >= 500, "{sum} points");
+}
+
+/// A LUKS2 volume that LUKS1 can express.
+fn plain_luks2() -> Vec<u8> {
+    let options = FormatOptions {
+        key_size_bits: 256,
+        sector_size_bytes: 512,
+        digest_iterations: Some(1000),
+        keyslots_len_bytes: Some(2 << 20),
+        data_offset_bytes: Some(3 << 20),
+        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+    };
+    let mut disk = vec![0; (3 << 20) + 4096];
+    format::format(&mut disk, &secret(OLD), &options).unwrap();
+    disk
+}
+
+#[test]
+fn converted_volume_opens_after_a_power_cut_at_any_write() {
+    let mut sum = 0;
+    {
+        let luks1 = luks1();
+        let luks2 = plain_luks2();
+        let to_luks2 = |device: &mut dyn HeaderDevice| convert::to_luks2(device).unwrap();
+        let to_luks1 = |device: &mut dyn HeaderDevice| convert::to_luks1(device).unwrap();
+        let (_, new) = prepared(&luks1);
+        let mut two = luks1.clone();
+        keys::add(&mut two, &new, Some(7)).unwrap();
+        for before in [&luks1, &two] {
+            let (there, points) = survives("to LUKS2", before, &[OLD], to_luks2);
+            assert!(matches!(Header::read(&there).unwrap().0, Header::Luks2(_)));
+            let (back, more) = survives("back to LUKS1", &there, &[OLD], to_luks1);
+            assert!(matches!(Header::read(&back).unwrap().0, Header::Luks1(_)));
+            assert_eq!(opens(&back, &[NEW]).is_ok(), before == &two);
+            sum += points + more;
+        }
+        let (there, points) = survives("to LUKS1", &luks2, &[OLD], to_luks1);
+        let (back, more) = survives("back to LUKS2", &there, &[OLD], to_luks2);
+        opens(&back, &[OLD]).unwrap();
+        sum += points + more;
+    }
     assert!(sum >= 500, "{sum} points");
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use blockyard::header::{self, Difference, FLAGS, Writer};
+use blockyard::header::{self, Difference, FLAGS, Version, Writer};
 use blockyard_crypt::luks::HeaderInfo;
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
@@ -29,6 +29,7 @@ enum Action {
     Backup(BackupArgs),
     Restore(RestoreArgs),
     Check(CheckArgs),
+    Convert(ConvertArgs),
     Wipe(WipeArgs),
     Label(LabelArgs),
     Uuid(UuidArgs),
@@ -89,6 +90,35 @@ struct CheckArgs {
 
     #[command(flatten)]
     help: ShortHelpArgs,
+}
+
+/// Convert a LUKS1 volume to LUKS2, or the other way
+///
+/// The data, the volume key and the passphrases stay. No passphrase is needed. LUKS1 has only
+/// 512-byte sectors, PBKDF2 and one cipher for data and keyslots: a volume with more is refused.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ConvertArgs {
+    #[command(flatten)]
+    place: HeaderPlaceArgs,
+
+    /// The new version
+    #[arg(long = "type", value_name = "VERSION")]
+    version: VersionName,
+
+    /// Do not ask for confirmation
+    #[arg(short = 'q', long)]
+    batch_mode: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Values of `--type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum VersionName {
+    Luks1,
+    Luks2,
 }
 
 /// Destroy the header and its keyslots, and so the data
@@ -170,6 +200,7 @@ pub(crate) fn run(command: &HeaderCommand) -> Result<(), Failure> {
         Action::Backup(args) => backup(args),
         Action::Restore(args) => restore(args),
         Action::Check(args) => check(args),
+        Action::Convert(args) => convert(args),
         Action::Wipe(args) => wipe(args),
         Action::Label(args) => label(args),
         Action::Uuid(args) => uuid(args),
@@ -216,6 +247,23 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
     let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
     Err(Failure::failed(notices.join("; ")).at(path.display()))
+}
+
+fn convert(args: &ConvertArgs) -> Result<(), Failure> {
+    let path = args.place.path();
+    let place = path.display();
+    let (version, name) = match args.version {
+        VersionName::Luks1 => (Version::Luks1, "LUKS1"),
+        VersionName::Luks2 => (Version::Luks2, "LUKS2"),
+    };
+    let writer = Writer::open(path, &args.place.in_disk())?;
+    warn_of_lock(path, writer.lock_warning());
+    if !args.batch_mode {
+        Terminal::confirm(&format!("the header of {place} will be converted to {name}"))?;
+    }
+    writer.convert(version)?;
+    say(&format!("{place}: the header was converted to {name}"));
+    Ok(())
 }
 
 fn wipe(args: &WipeArgs) -> Result<(), Failure> {

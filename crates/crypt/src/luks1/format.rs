@@ -222,7 +222,7 @@ impl Header {
     }
 
     /// The header as on disk, padded to two sectors.
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1024);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&1u16.to_be_bytes());

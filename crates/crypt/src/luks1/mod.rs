@@ -9,10 +9,12 @@
 //! split into 4000 stripes and encrypted with the volume's own cipher. There is no checksum and no
 //! second copy: a damaged field is found only if it violates a rule checked here.
 
+mod convert;
 mod edit;
 mod format;
 mod info;
 
+pub(crate) use convert::Parts;
 pub(crate) use edit::{Prepared, prepare};
 pub(crate) use format::push_text;
 pub use format::{FormatOptions, format};

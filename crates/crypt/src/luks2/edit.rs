@@ -206,7 +206,7 @@ impl Header {
     }
 
     /// The digest of the data's key.
-    fn data_digest(&self, segment: u32) -> Result<(u32, &super::Digest), Error> {
+    pub(super) fn data_digest(&self, segment: u32) -> Result<(u32, &super::Digest), Error> {
         let mut digests = self.metadata.digests.iter();
         let found = digests.find(|(_, digest)| digest.segments.contains(&segment));
         let (number, digest) = found.expect("checked: every segment has a digest");

@@ -13,6 +13,7 @@
 //! Tokens are preserved and shown but not used.
 
 mod check;
+mod convert;
 mod digest;
 mod edit;
 mod header;
@@ -23,6 +24,7 @@ mod new_keyslot;
 mod repair;
 mod tree;
 
+pub(crate) use convert::new_copies;
 pub(crate) use digest::compute as compute_digest;
 pub(crate) use edit::{Prepared, prepare};
 pub use header::Copy;
