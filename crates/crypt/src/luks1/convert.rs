@@ -80,7 +80,7 @@ impl Header {
             });
             keyslots.insert(number.to_string(), record);
         }
-        let keyslots_len = end_bytes.checked_sub(0x8000).unwrap_or(0) / 4096 * 4096;
+        let keyslots_len = end_bytes.saturating_sub(0x8000) / 4096 * 4096;
         let names: Vec<_> = keyslots.keys().cloned().collect();
         Ok(json!({
             "keyslots": keyslots,
