@@ -337,7 +337,7 @@ fn converted_volume_opens_after_a_power_cut_at_any_write() {
 
 #[test]
 fn restore_over_other_keyslots_at_the_same_places_keeps_a_header_that_opens() {
-    // The same volume, with another passphrase in the same area: as after cryptsetup's change.
+    // `other` is `disk` with another passphrase in one area, as cryptsetup's change leaves it.
     let disk = luks2();
     let (header, new) = prepared(&disk);
     let mut other = disk.clone();

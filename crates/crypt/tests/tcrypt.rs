@@ -131,7 +131,7 @@ fn opened(disk: &[u8], password: &[u8], options: &Options) -> Result<Vec<u8>, Er
     Ok(data)
 }
 
-/// What `cryptsetup tcryptDump` prints, or its error.
+/// Output of `cryptsetup tcryptDump`, or its error.
 fn cryptsetup(disk: &[u8], password: &[u8], words: &[&str]) -> Result<String, String> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(disk).unwrap();

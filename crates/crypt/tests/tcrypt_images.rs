@@ -59,6 +59,11 @@ fn first_sector(
     Ok(sector)
 }
 
+/// Whether the sector is the first of a FAT file system: its jump, and the signature at its end.
+fn is_start_of_fat(sector: &[u8]) -> bool {
+    [0xeb, 0x90] == [sector[0], sector[2]] && sector.ends_with(&[0x55, 0xaa])
+}
+
 fn is_unsupported(name: &str) -> bool {
     ["-cbc-", "kuznyechik", "stribog"].iter().any(|word| name.contains(word))
 }
@@ -93,9 +98,7 @@ fn volumes_of_cryptsetups_tests_open_except_those_that_are_not_supported() {
                     opened += 1;
                     println!("{name}: header opens; {:02x?}", &sector[..sector.len().min(16)]);
                 }
-                (false, Ok(sector))
-                    if [0x27, 0x43].iter().any(|at| sector[*at..].starts_with(&SERIAL)) =>
-                {
+                (false, Ok(sector)) if is_start_of_fat(&sector) => {
                     opened += 1;
                 }
                 (_, result) => wrong.push(format!("{name} {:?}: {:02x?}", options.kind, result)),

@@ -17,7 +17,7 @@ const KEYSLOTS_OF_FIRST_SECTOR: u32 = 6;
 /// First byte of a keyslot; cryptsetup's alignment.
 const AREAS_START_BYTES: u64 = 4096;
 
-/// What a LUKS1 header has besides its keyslots.
+/// The fields of the LUKS1 header that a conversion makes of a LUKS2 header.
 pub(crate) struct Parts {
     pub(crate) cipher: String,
     pub(crate) hash: HashAlgorithm,

@@ -77,11 +77,11 @@ pub struct Partition {
     pub name: String,
     /// Why its range cannot be used.
     pub problem: Option<String>,
-    /// What it holds.
+    /// Content of the partition, by its first bytes.
     pub content: Content,
 }
 
-/// What the start of a partition holds.
+/// Content of a partition, by its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A LUKS header.

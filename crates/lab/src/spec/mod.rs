@@ -94,7 +94,7 @@ pub struct Experiment {
     pub fits: Vec<Fit>,
     /// Worlds that the source leaves open, as fits without rows.
     pub(crate) ensembles: Vec<Fit>,
-    /// What a run without `--full` leaves out.
+    /// Variants, points and seeds that only a run with `--full` includes.
     pub(crate) quick: Option<Quick>,
     pub(crate) claims: Vec<ClaimSpec>,
     tree: Node,

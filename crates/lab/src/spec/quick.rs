@@ -12,7 +12,7 @@ use super::section::Section;
 use super::{Grid, Variant};
 use crate::Error;
 
-/// What a run without `--full` leaves out.
+/// Variants, points and seeds that only a run with `--full` includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Quick {
     pub(crate) seeds: usize,

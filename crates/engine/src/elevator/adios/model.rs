@@ -88,7 +88,7 @@ impl Samples {
     }
 }
 
-/// What is known of one kind of operation.
+/// The learned latency of one kind of operation.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     base_ns: u64,
