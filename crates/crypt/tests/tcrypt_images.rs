@@ -12,6 +12,8 @@ use blockyard_crypt::tcrypt::{self, Options, VolumeKind};
 
 /// The volume serial number of the FAT file systems, DEAD-BABE.
 const SERIAL: [u8; 4] = [0xbe, 0xba, 0xad, 0xde];
+/// The volume serial number of the file systems in hidden volumes, CAFE-BABE.
+const HIDDEN_SERIAL: [u8; 4] = [0xbe, 0xba, 0xfe, 0xca];
 
 /// Passphrase and options of an image, from its name.
 fn of_name(name: &str, folder: &Path) -> (SecretBytes, Options) {
@@ -59,11 +61,6 @@ fn first_sector(
     Ok(sector)
 }
 
-/// Whether the sector is the first of a FAT file system: its jump, and the signature at its end.
-fn is_start_of_fat(sector: &[u8]) -> bool {
-    [0xeb, 0x90] == [sector[0], sector[2]] && sector.ends_with(&[0x55, 0xaa])
-}
-
 fn is_unsupported(name: &str) -> bool {
     ["-cbc-", "kuznyechik", "stribog"].iter().any(|word| name.contains(word))
 }
@@ -92,13 +89,17 @@ fn volumes_of_cryptsetups_tests_open_except_those_that_are_not_supported() {
             tries.push(hidden);
         }
         for (passphrase, options) in tries {
+            let is_hidden = options.kind == VolumeKind::Hidden;
+            let serial = if is_hidden { HIDDEN_SERIAL } else { SERIAL };
             match (is_unsupported(name), first_sector(&disk, &passphrase, &options)) {
                 (true, Err(Error::NoTcrypt { .. })) => {}
                 (false, Ok(sector)) if options.kind == VolumeKind::System => {
                     opened += 1;
                     println!("{name}: header opens; {:02x?}", &sector[..sector.len().min(16)]);
                 }
-                (false, Ok(sector)) if is_start_of_fat(&sector) => {
+                (false, Ok(sector))
+                    if [0x27, 0x43].iter().any(|at| sector[*at..].starts_with(&serial)) =>
+                {
                     opened += 1;
                 }
                 (_, result) => wrong.push(format!("{name} {:?}: {:02x?}", options.kind, result)),
