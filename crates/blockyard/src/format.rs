@@ -379,7 +379,8 @@ impl FormatOptions {
     /// The future length of the file. It is extended once overwriting is permitted, and never
     /// truncated.
     fn len_with(&self, file: &DeviceFile) -> Result<u64, FormatError> {
-        let (path, len_bytes) = (file.path().to_owned(), file.len_bytes());
+        let path = file.path().to_owned();
+        let len_bytes = file.len_bytes();
         match self.size_bytes {
             Some(size_bytes) if size_bytes < len_bytes => {
                 Err(FormatError::Shorter { path, len_bytes, size_bytes })
@@ -707,7 +708,8 @@ mod tests {
 
     #[test]
     fn holes_and_zeros_are_no_data() {
-        let (file, all) = (tempfile::tempfile().unwrap(), 0..u64::MAX);
+        let file = tempfile::tempfile().unwrap();
+        let all = 0..u64::MAX;
         assert!(!has_data(&file, &all).unwrap());
         file.set_len(8 << 20).unwrap();
         assert!(!has_data(&file, &all).unwrap());

@@ -64,7 +64,8 @@ impl HeaderFile {
 
     /// Position in the file of a range of the part.
     fn place_of(&self, offset_bytes: u64, len: usize) -> Result<u64, SourceError> {
-        let (len_bytes, device_len_bytes) = (len as u64, self.len_bytes());
+        let len_bytes = len as u64;
+        let device_len_bytes = self.len_bytes();
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > device_len_bytes) {
             return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
         }

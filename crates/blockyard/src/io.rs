@@ -150,7 +150,8 @@ impl<'a> Calls<'a> {
 
     fn submit(&mut self, op: Op, range: Range<u64>, bytes: &mut dyn Bytes) {
         self.wait_until_in_flight(IN_FLIGHT_MAX - 1, bytes);
-        let (offset_bytes, len_bytes) = (range.start, range.end - range.start);
+        let offset_bytes = range.start;
+        let len_bytes = range.end - range.start;
         let request = Request { user: offset_bytes, op, offset_bytes, len_bytes, sync: true };
         self.client.submit_bytes(request, bytes);
     }

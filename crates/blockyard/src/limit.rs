@@ -205,7 +205,8 @@ impl Load {
     /// Requests wait in the inbox, and for half of the time no other stage has one.
     fn beside_the_stages(&self) -> Limit {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let (worked, runs) = (percent(self.worked_at()), percent(self.connections_run));
+        let worked = percent(self.worked_at());
+        let runs = percent(self.connections_run);
         if self.connections_run < BUSY_THREADS {
             let saw = format!(
                 "requests come in bursts: the connection's thread has something to do {runs} of \
@@ -265,10 +266,12 @@ impl Load {
 
     /// The share of a stage as a sentence, with the wait in the inbox.
     fn share_of(&self, stage: Stage) -> String {
-        let (total_ns, inbox_ns) = (self.total_ns(), self.inbox_ns());
+        let total_ns = self.total_ns();
+        let inbox_ns = self.inbox_ns();
         let rest_ns = total_ns - inbox_ns;
         let percent = self.of(stage) / rest_ns * 100.0;
-        let (name, rest) = (stage.name(), human_time(rest_ns));
+        let name = stage.name();
+        let rest = human_time(rest_ns);
         let mut saw = format!("{percent:.0} % of a request's {rest} is {name}");
         if inbox_ns > MENTIONED_QUEUE * total_ns {
             let inbox = human_time(inbox_ns);

@@ -86,7 +86,8 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
         for device in devices {
             let export = export_of(device);
             for kind in Kind::ALL {
-                let (op, figure) = (kind.name(), figure(device.activity.requests.of(kind)));
+                let op = kind.name();
+                let figure = figure(device.activity.requests.of(kind));
                 writeln!(samples, "{name}{{export=\"{export}\",op=\"{op}\"}} {figure}")
                     .expect("writing to a string succeeds");
             }
@@ -125,7 +126,8 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
 }
 
 fn threads(text: &mut String, devices: &[VolumeStatus]) {
-    let (mut cpu, mut switches) = (String::new(), String::new());
+    let mut cpu = String::new();
+    let mut switches = String::new();
     for device in devices {
         let export = export_of(device);
         for of in &device.activity.threads {
@@ -151,7 +153,8 @@ fn threads(text: &mut String, devices: &[VolumeStatus]) {
 }
 
 fn times(text: &mut String, devices: &[VolumeStatus]) {
-    let (mut whole, mut stages) = (String::new(), String::new());
+    let mut whole = String::new();
+    let mut stages = String::new();
     for device in devices {
         let export = export_of(device);
         for kind in Kind::ALL {
@@ -187,7 +190,8 @@ fn histogram(text: &mut String, name: &str, labels: &str, times: &stages::Times)
         writeln!(text, "{name}_bucket{{{labels},le=\"{le}\"}} {below}")
             .expect("writing to a string succeeds");
     }
-    let (count, sum) = (times.count(), times.sum_ns() as f64 / 1e9);
+    let count = times.count();
+    let sum = times.sum_ns() as f64 / 1e9;
     write!(
         text,
         "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}\n\

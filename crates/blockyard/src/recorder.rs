@@ -174,7 +174,8 @@ impl Tracer {
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        let (mut whole, mut lost) = (Vec::new(), 0);
+        let mut whole = Vec::new();
+        let mut lost = 0;
         let open = &mut self.open;
         self.recording.drain(|submitter, event| match event {
             Event::Came { user, sector, sectors, .. } => {
@@ -209,7 +210,8 @@ fn bio_of(submitter: u32, event: Event) -> TracedBio {
     let Event::Came { at, op, fua, preflush, sync, sector, sectors, priority, .. } = event else {
         unreachable!("the caller has looked");
     };
-    let (start, completion) = (at, None);
+    let start = at;
+    let completion = None;
     TracedBio { start, op, fua, preflush, sync, sector, sectors, submitter, priority, completion }
 }
 
@@ -234,7 +236,8 @@ mod tests {
 
     #[test]
     fn trace_has_what_every_client_did_and_how_it_ended() {
-        let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
+        let volume = volume();
+        let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.trace");
         let to = TraceFile { path: path.clone(), replace: false, limit: None };
         let recorder = Recorder::start(&volume, "home", &to, &InUse::default()).unwrap();
@@ -279,7 +282,8 @@ mod tests {
 
     #[test]
     fn file_that_is_there_stays_unless_it_may_be_replaced() {
-        let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
+        let volume = volume();
+        let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.trace");
         std::fs::write(&path, "mine").unwrap();
         let to = |replace| TraceFile { path: path.clone(), replace, limit: Some(Duration::ZERO) };

@@ -197,7 +197,8 @@ impl Server {
             ServedExport { name, volume, priority }
         });
         let server = host::Server::new(served.collect(), self.options)?;
-        let (addresses, metrics) = (Vec::new(), Vec::new());
+        let addresses = Vec::new();
+        let metrics = Vec::new();
         let mut listening = Listening { server, addresses, metrics, targets };
         for door in self.doors {
             listening.open(door, &devices)?;

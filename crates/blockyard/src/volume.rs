@@ -365,7 +365,8 @@ impl Volume {
             Some(client) => client,
             None => self.client(Priority::default()).map_err(io::Error::other)?,
         };
-        let (sector, size) = (self.sector_size(), self.len());
+        let sector = self.sector_size();
+        let size = self.len();
         let outcome =
             catch_unwind(AssertUnwindSafe(|| call(Calls::new(&mut client, sector, size))));
         let Ok(outcome) = outcome else {

@@ -56,7 +56,8 @@ fn any_offset_and_length_reads_what_was_written() {
         std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES as u64).unwrap();
         let volume = options(sector).direct(direct).open(&path).unwrap();
         assert_eq!((volume.len(), volume.sector_size()), (SIZE_BYTES as u64, sector));
-        let (mut model, mut random) = (vec![0; SIZE_BYTES], Random(0x5eed + u64::from(sector)));
+        let mut model = vec![0; SIZE_BYTES];
+        let mut random = Random(0x5eed + u64::from(sector));
         volume.zero(0..SIZE_BYTES as u64).unwrap();
         for step in 0..300 {
             let range = random.range();
@@ -383,7 +384,8 @@ fn clients_of_their_own_have_many_requests_in_flight() {
     let volume = plain(dir.path(), 512, SIZE_BYTES as u64);
     let mut client = volume.client(Priority::default()).unwrap();
     for user in 0..16 {
-        let (offset_bytes, len_bytes) = (user * 4096, 4096);
+        let offset_bytes = user * 4096;
+        let len_bytes = 4096;
         client.submit(Request { user, op: Op::Read, offset_bytes, len_bytes, sync: false });
     }
     let mut done = VecDeque::new();

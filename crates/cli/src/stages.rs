@@ -17,8 +17,10 @@ pub(crate) fn table(requests: &Requests) -> String {
     let mut row = |name: &str, times: &Times, total_ns: f64| {
         let share = times.sum_ns as f64 / total_ns * 100.0;
         let ns = |ns: u64| human_time(ns as f64);
-        let (mean, p50) = (human_time(times.mean_ns), ns(times.p50_ns));
-        let (p99, max) = (ns(times.p99_ns), ns(times.max_ns));
+        let mean = human_time(times.mean_ns);
+        let p50 = ns(times.p50_ns);
+        let p99 = ns(times.p99_ns);
+        let max = ns(times.max_ns);
         writeln!(text, "  {name:<34}{mean:>10}{p50:>10}{p99:>10}{max:>10}{share:>6.1} %")
             .expect("writing to a string succeeds");
     };

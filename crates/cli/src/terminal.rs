@@ -78,7 +78,8 @@ impl Terminal {
 
     /// A typed line without its newline; invalid UTF-8 is replaced.
     pub(crate) fn line(&self) -> io::Result<String> {
-        let (mut line, mut byte) = (Vec::new(), [0u8; 1]);
+        let mut line = Vec::new();
+        let mut byte = [0u8; 1];
         // In line mode a long line ends only at its newline.
         loop {
             let is_end = rustix::io::read(&self.input, &mut byte)? == 0;

@@ -330,7 +330,9 @@ impl TcryptSpec {
             file.read_at_most(TCRYPT_KEYFILE_LEN_BYTES)
         };
         let keyfiles = self.keyfiles.iter().map(keyfile).collect::<Result<_, _>>()?;
-        let (kind, backup, pim) = (self.kind, self.backup, self.pim);
+        let kind = self.kind;
+        let backup = self.backup;
+        let pim = self.pim;
         let tcrypt = TcryptOptions { kind, backup, pim, keyfiles, ..TcryptOptions::default() };
         Ok(options.kdf_limits(self.limits).tcrypt(tcrypt))
     }
@@ -383,7 +385,8 @@ impl PlainSpec {
 impl Prepared {
     /// Derives the key. At a terminal, the user may try again.
     pub(crate) fn unlock(mut self) -> Result<Unlocked, Failure> {
-        let (options, locked) = (self.options, self.locked);
+        let options = self.options;
+        let locked = self.locked;
         let Some(mut key) = self.key.take() else {
             return Ok(Unlocked { options, locked, key: VolumeKey::default() });
         };

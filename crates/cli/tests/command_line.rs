@@ -194,8 +194,10 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
         let one = lab.ok(&["elevators", "--json", name]).stdout;
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&one).unwrap()[0], *elevator);
         for tunable in elevator["tunables"].as_array().unwrap() {
-            let (name, default) = (tunable["name"].as_str().unwrap(), &tunable["default"]);
-            let (least, most) = (&tunable["min"], &tunable["max"]);
+            let name = tunable["name"].as_str().unwrap();
+            let default = &tunable["default"];
+            let least = &tunable["min"];
+            let most = &tunable["max"];
             for listing in [&listing, &alone] {
                 let mut lines = listing.lines();
                 let told = lines.any(|line| {

@@ -40,7 +40,8 @@ fn serve(lab: &Lab, more: &[&str]) -> Server {
 
 /// A separate client that writes one block and returns the error.
 fn writer(lab: &Lab, offset: u64, bytes: &[u8]) -> JoinHandle<u32> {
-    let (socket, bytes) = (lab.path("s"), bytes.to_vec());
+    let socket = lab.path("s");
+    let bytes = bytes.to_vec();
     std::thread::spawn(move || Nbd::open(&socket).write(offset, &bytes))
 }
 
@@ -131,7 +132,8 @@ fn fetch(lab: &Lab, request: &str) -> (String, String) {
 /// labels in quotes, then a number, and histograms that grow up to `+Inf`, which is their count.
 fn check_metrics(body: &str) {
     assert!(body.ends_with('\n'));
-    let (mut family, mut seen) = (String::new(), Vec::<String>::new());
+    let mut family = String::new();
+    let mut seen = Vec::<String>::new();
     let mut below: Option<(String, u64)> = None;
     for line in body.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {

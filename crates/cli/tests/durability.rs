@@ -68,7 +68,8 @@ impl Disk {
         loop {
             let mut header = [0; 28];
             stream.read_exact(&mut header)?;
-            let (command, len) = (header[7], u32::from_be_bytes(header[24..].try_into().unwrap()));
+            let command = header[7];
+            let len = u32::from_be_bytes(header[24..].try_into().unwrap());
             let fails = command == 3 && self.fails.load(Ordering::SeqCst);
             self.flushes.fetch_add(u32::from(command == 3 && !fails), Ordering::SeqCst);
             let mut reply = 0x6744_6698_u32.to_be_bytes().to_vec();

@@ -74,7 +74,8 @@ fn experiment_is_run_judged_and_comes_out_the_same_each_time() {
 
     let report: Value = serde_json::from_slice(&first.stdout).unwrap();
     assert_eq!(report["experiment"], "small");
-    let (fast, slow) = (ours(&report, "fast", "iops"), ours(&report, "slow", "iops"));
+    let fast = ours(&report, "fast", "iops");
+    let slow = ours(&report, "slow", "iops");
     assert_eq!((&fast["calibrated"], &slow["calibrated"]), (&true.into(), &false.into()));
     assert_eq!((&fast["unit"], &fast["published"]), (&"1/s".into(), &5000.0.into()));
     let ratio = slow["ours"].as_f64().unwrap() / 2000.0 - 1.0;
@@ -104,7 +105,8 @@ fn fitted_points_are_written_beside_the_file_and_used() {
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let fast = ours(&report, "fast", "iops");
-    let (low, high) = (fast["low"].as_f64().unwrap(), fast["high"].as_f64().unwrap());
+    let low = fast["low"].as_f64().unwrap();
+    let high = fast["high"].as_f64().unwrap();
     assert!(low > 4_500.0 && low < high && high < 5_500.0, "{low} to {high}");
     let shown = text(&lab.ok(&["lab", "run", "small.toml"]).stdout);
     assert!(shown.contains("2 of 2 points meet the bound"), "{shown}");

@@ -16,7 +16,8 @@ fn trace_never_overwrites_what_the_server_serves() {
     fs::hard_link(&image, lab.path("hard")).unwrap();
     std::os::unix::fs::symlink(&image, lab.path("soft")).unwrap();
     let before = fs::read(&image).unwrap();
-    let (key, image) = (lab.read("pass"), lab.path("vol"));
+    let key = lab.read("pass");
+    let image = lab.path("vol");
     let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--control", "c"]);
     for name in ["vol", "hard", "soft", "pass"] {
         let record = ["trace", "record", "c", "-o", name, "--for", "1ms"];

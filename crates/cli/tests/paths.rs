@@ -116,7 +116,8 @@ fn content(block: u64, generation: u64) -> Vec<u8> {
 fn write_until(client: &mut Nbd, is_over: &AtomicBool, written: &AtomicU64) -> u64 {
     let mut number = 0;
     while !is_over.load(Ordering::Relaxed) || number % BLOCKS != 0 {
-        let (block, generation) = (number % BLOCKS, number / BLOCKS);
+        let block = number % BLOCKS;
+        let generation = number / BLOCKS;
         let at = block * BLOCK_BYTES as u64;
         assert_eq!(client.write(at, &content(block, generation)), 0, "write {number}");
         if number.is_multiple_of(5) {
@@ -145,7 +146,8 @@ fn check_image(lab: &Lab, generation: u64) {
 
 /// Changes the paths with `what` while a client writes and reads.
 fn under_load(paths: &mut Paths, what: impl FnOnce(&mut Paths, &dyn Fn(u64))) {
-    let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let written = AtomicU64::new(0);
+    let is_over = AtomicBool::new(false);
     let mut client = paths.client();
     let generation = thread::scope(|scope| {
         let writer = scope.spawn(|| write_until(&mut client, &is_over, &written));
@@ -209,7 +211,8 @@ fn write_of_a_server_that_stands_still_waits_for_its_end_and_others_go_on() {
     for mode in [BIO, MQ] {
         let mut paths = Paths::with_parameters(&format!("2 {mode}"), "&timeout=1");
         let pid = |server: &Server| Pid::from_raw(server.pid() as i32).unwrap();
-        let (mut first, mut second) = (paths.client(), paths.client());
+        let mut first = paths.client();
+        let mut second = paths.client();
         let still = pid(paths.servers[0].as_ref().unwrap());
         kill_process(still, Signal::STOP).unwrap();
         let [a, b] = ["a", "b"].map(|name| format!("{TRUSTED}{name}&timeout=1"));

@@ -93,7 +93,8 @@ fn server_that_is_killed_and_comes_back_is_waited_for() {
         lab.write("image", vec![0; LEN_BYTES]);
         let mut server = Some(far(&lab));
         let near = near(&lab, parameters);
-        let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let written = AtomicU64::new(0);
+        let is_over = AtomicBool::new(false);
         let generations = thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut client = Nbd::open(&lab.path("near"));

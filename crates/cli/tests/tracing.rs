@@ -77,7 +77,8 @@ fn recording_of_a_server_is_equal_to_the_recording_of_its_replay() {
         (op("write")["bytes"].as_u64(), op("read")["bios"].as_u64()),
         (Some(163_840), Some(20))
     );
-    let (bios, sequential) = (op("write")["bios"].as_u64(), op("write")["sequential"].as_u64());
+    let bios = op("write")["bios"].as_u64();
+    let sequential = op("write")["sequential"].as_u64();
     assert_eq!(sequential, bios.map(|bios| bios - 1), "each follows the one before");
     assert_eq!(op("flush")["bios"], 1);
 

@@ -308,7 +308,9 @@ fn json_row(case: &Case, figures: &[(String, f64)]) -> serde_json::Value {
 }
 
 fn main() -> ExitCode {
-    let (mut json, mut samples, mut call_bytes) = (false, SAMPLES_DEFAULT, HOT_BYTES);
+    let mut json = false;
+    let mut samples = SAMPLES_DEFAULT;
+    let mut call_bytes = HOT_BYTES;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let number = |text: Option<String>| text.and_then(|text| text.parse().ok());
@@ -332,7 +334,8 @@ fn main() -> ExitCode {
         }
     }
     // Writing all pages once replaces the kernel's zero page by memory.
-    let (hot, cold) = (vec![0x5a; HOT_BYTES], vec![0xa5; COLD_BYTES]);
+    let hot = vec![0x5a; HOT_BYTES];
+    let cold = vec![0xa5; COLD_BYTES];
     let mut buffers = Buffers { hot, call_bytes, cold, cold_at: 0 };
     let mut rows = Vec::new();
     if !json {

@@ -131,7 +131,8 @@ impl Backup {
         };
         let mut differences = Vec::new();
         if self.header.uuid() != present.uuid() {
-            let (backup, present) = (self.header.uuid().into(), present.uuid().into());
+            let backup = self.header.uuid().into();
+            let present = present.uuid().into();
             differences.push(Difference::Uuid { backup, present });
         }
         let offsets = (self.header.data_offset_bytes(), present.data_offset_bytes());
@@ -189,7 +190,8 @@ impl Backup {
     /// # Errors
     /// The device is too short, or writing fails.
     pub fn restore(&self, device: &mut dyn HeaderDevice) -> Result<(), Error> {
-        let (end, len) = (self.bytes.len() as u64, device.len_bytes());
+        let end = self.bytes.len() as u64;
+        let len = device.len_bytes();
         if len < end {
             return Err(Error::DataDevice(format!(
                 "the backup is of a header of {end} bytes, but the device or file has {len}"
@@ -255,7 +257,8 @@ impl Backup {
     fn everything_else(&self) -> Step {
         let mut areas: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
         areas.sort_unstable_by_key(|area| area.start);
-        let (mut writes, mut at_bytes) = (Vec::new(), self.header.header_end_bytes());
+        let mut writes = Vec::new();
+        let mut at_bytes = self.header.header_end_bytes();
         let end = self.bytes.len() as u64;
         for area in areas {
             if at_bytes < area.start {

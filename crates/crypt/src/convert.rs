@@ -61,7 +61,8 @@ fn clear_of_copies(
     source: &dyn HeaderSource,
     header: &luks1::Header,
 ) -> Result<(luks1::Header, Vec<Step>), Error> {
-    let (mut header, mut steps) = (header.clone(), Vec::new());
+    let mut header = header.clone();
+    let mut steps = Vec::new();
     let in_the_way = |(_, area): &(u32, Range<u64>)| area.start < COPIES_END_BYTES;
     for (number, area) in header.areas().into_iter().filter(in_the_way) {
         let mut material = vec![0; usize::try_from(area.end - area.start).expect("in memory")];
@@ -105,7 +106,8 @@ pub fn to_luks1(device: &mut dyn HeaderDevice) -> Result<(), Error> {
 /// The parts of `whole` that are in none of the areas.
 fn between(whole: Range<u64>, mut areas: Vec<Range<u64>>) -> Vec<Range<u64>> {
     areas.sort_unstable_by_key(|area| area.start);
-    let (mut parts, mut at_bytes) = (Vec::new(), whole.start);
+    let mut parts = Vec::new();
+    let mut at_bytes = whole.start;
     for area in areas {
         if at_bytes < area.start {
             parts.push(at_bytes..area.start);

@@ -161,7 +161,8 @@ pub fn format(
     let key_len_bytes = volume_key.len();
     let start = layout.keyslots_start_bytes;
     let keyslot = luks2::keyslot_json(key_len_bytes, &area, start, options.hash, &kdf)?;
-    let (hash, iterations) = (options.hash, options.digest_iterations);
+    let hash = options.hash;
+    let iterations = options.digest_iterations;
     let digest = luks2::digest_json(&volume_key, hash, iterations, &["0"], &["0"])?;
     let document = json!({
         "keyslots": { "0": keyslot },

@@ -95,7 +95,9 @@ mod tests {
 
     #[test]
     fn step_overwrites_its_ranges_and_nothing_beside_them() {
-        let (start, end, len) = (1000, 2 * CHUNK_LEN_BYTES + 3000, 3 * CHUNK_LEN_BYTES);
+        let start = 1000;
+        let end = 2 * CHUNK_LEN_BYTES + 3000;
+        let len = 3 * CHUNK_LEN_BYTES;
         let range = start as u64..end as u64;
         let mut device = vec![7; len];
         let zeros = Step::new("zeros", vec![Write::Zeros(range.clone())]);

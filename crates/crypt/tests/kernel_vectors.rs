@@ -63,7 +63,8 @@ fn check(vector: &Vector<'_>) -> Result<(), String> {
         (Err(error), None) => return Err(format!("the error does not name it: {error}")),
     };
     let plain = plaintext();
-    let (mut encrypted, mut back) = (vec![0; DATA_BYTES], vec![0; DATA_BYTES]);
+    let mut encrypted = vec![0; DATA_BYTES];
+    let mut back = vec![0; DATA_BYTES];
     cipher.encrypt(&plain, &mut encrypted, vector.iv_offset, Hints::default());
     let digest: String = sha256(&encrypted)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     if Some(digest.as_str()) != vector.sha256 {

@@ -64,7 +64,8 @@ impl Subject {
         let before = PROTECTED.lock().unwrap().len();
         let step = Arc::new(Barrier::new(2));
         let painted = Arc::new(AtomicUsize::new(0));
-        let (spec, theirs) = (CipherSpec::parse(spec).unwrap(), Arc::clone(&step));
+        let spec = CipherSpec::parse(spec).unwrap();
+        let theirs = Arc::clone(&step);
         let lowest = Arc::clone(&painted);
         let work = move || {
             let key = noise(key_len_bytes);
@@ -152,7 +153,8 @@ impl Memory {
         let half = SECTORS[0] * self.sector_bytes;
         let (one, other) = self.bytes[self.start..][..2 * half].split_at_mut(half);
         let len_bytes = SECTORS[call / WAYS] * self.sector_bytes;
-        let (one, other) = (&mut one[..len_bytes], &mut other[..len_bytes]);
+        let one = &mut one[..len_bytes];
+        let other = &mut other[..len_bytes];
         let around = Hints { prefetch_source: true, stream_dest: true };
         match call % WAYS {
             0 => cipher.encrypt(one, other, 8, Hints::default()),
@@ -213,7 +215,8 @@ impl Search {
         assert!(self.read(address, len_bytes), "own memory can be read");
         for at in (0..len_bytes.saturating_sub(NEEDLE_BYTES - 1)).step_by(NEEDLE_BYTES) {
             let word = |at: usize| u32::from_le_bytes(self.buffer[at..at + 4].try_into().unwrap());
-            let (low, high) = (word(at), word(at + 4));
+            let low = word(at);
+            let high = word(at + 4);
             let needle = u64::from(low) | u64::from(high) << 32;
             // Skips padding, small numbers and addresses.
             if distinct(&needle.to_le_bytes()) < 5 || (1 << 46..1 << 48).contains(&!needle) {
@@ -244,7 +247,8 @@ impl Search {
         for line in maps.lines().filter(|line| line.contains(" rw")) {
             let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
             let parse = |text| usize::from_str_radix(text, 16).unwrap();
-            let (mut at, end) = (parse(start), parse(end));
+            let mut at = parse(start);
+            let end = parse(end);
             while at < end {
                 let len_bytes = (end - at).min(STEP_BYTES + NEEDLE_BYTES - 1);
                 if self.read(at, len_bytes) {
@@ -310,7 +314,8 @@ fn subjects(search: &mut Search) -> Vec<Subject> {
     for line in VECTORS.lines().filter(|line| !line.starts_with(['#', '!']) && !line.ends_with('-'))
     {
         let words: Vec<&str> = line.split(' ').collect();
-        let (key_len_bytes, sector_bytes) = (words[1].parse().unwrap(), words[2].parse().unwrap());
+        let key_len_bytes = words[1].parse().unwrap();
+        let sector_bytes = words[2].parse().unwrap();
         let spec = CipherSpec::parse(words[0]).unwrap();
         for tier in Tier::available() {
             let key = noise(key_len_bytes);

@@ -79,7 +79,8 @@ fn tears(len: usize) -> Vec<usize> {
 /// The disks at all points of an operation, each given to `check` with its number.
 fn for_each_point(before: &[u8], events: &[Event], mut check: impl FnMut(&[u8], usize)) -> usize {
     let mut points = 0;
-    let (mut durable, mut cached) = (before.to_vec(), before.to_vec());
+    let mut durable = before.to_vec();
+    let mut cached = before.to_vec();
     let mut point = |disk: &[u8]| {
         points += 1;
         check(disk, points);
@@ -272,14 +273,12 @@ fn luks1_volume_opens_after_a_power_cut_at_any_write_of_a_key() {
 #[test]
 fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
     let disk = luks2();
-    let (damaged, keep) = (
-        {
-            let mut disk = disk.clone();
-            disk[5000] ^= 1;
-            disk
-        },
-        [OLD],
-    );
+    let damaged = {
+        let mut disk = disk.clone();
+        disk[5000] ^= 1;
+        disk
+    };
+    let keep = [OLD];
     let mut sum = 0;
     let mut run = |name, before: &[u8], operation: fn(&mut dyn HeaderDevice)| {
         sum += survives(name, before, &keep, operation).1;

@@ -145,7 +145,9 @@ fn forbid_derived_key(forbidden: &mut Forbidden, kdf: &Kdf, secret: &SecretBytes
 /// the heap when it is freed. The last blocks are left out: the test's own computation leaves
 /// copies of them on its stack.
 fn use_argon2(forbidden: &mut Forbidden, seed: u8) {
-    let (secret, salt, memory_kib) = (passphrase(seed), [7; 32], 64);
+    let secret = passphrase(seed);
+    let salt = [7; 32];
+    let memory_kib = 64;
     let mut key = SecretBytes::zeroed(32);
     let params = Params::new(memory_kib, 1, 1, Some(key.len())).unwrap();
     let mut blocks = vec![Block::new(); params.block_count()];

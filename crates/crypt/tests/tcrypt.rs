@@ -263,7 +263,8 @@ fn keyfiles_make_the_password_that_cryptsetup_makes() {
     let pool = |files: &[&[u8]], passphrase: &[u8]| {
         let mut pool = vec![0_u8; 64];
         for file in files {
-            let (mut crc, mut at) = (u32::MAX, 0);
+            let mut crc = u32::MAX;
+            let mut at = 0;
             for byte in *file {
                 crc ^= u32::from(*byte);
                 crc = (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1)));

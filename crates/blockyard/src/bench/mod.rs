@@ -136,7 +136,8 @@ fn run_phases<P: Program>(
     program: &mut P,
     tally: &Tally,
 ) -> Result<(Nanos, Usage), Error> {
-    let (clock, before) = (Clock::start(), Usage::of_process());
+    let clock = Clock::start();
+    let before = Usage::of_process();
     let mut of_tasks = Usage::default();
     while let Some(phase) = program.next_phase() {
         let Ended { started, ended, tasks, used, failed } =

@@ -60,7 +60,8 @@ pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     if replay.late().count() > 0 {
         let ms = |permille| replay.late().permille_within(permille).0 as f64 / 1e6;
         let max = replay.late().max().0 as f64 / 1e6;
-        let (p50, p99) = (ms(500), ms(990));
+        let p50 = ms(500);
+        let p99 = ms(990);
         let _ =
             writeln!(text, "submitted late by {p50:.3} ms (p50), {p99:.3} (p99), {max:.3} (max)");
     }

@@ -119,7 +119,8 @@ impl Target {
     }
 
     fn settings(&self) -> VolumeOptions {
-        let (scheduling, pipeline) = (self.scheduling.clone(), self.pipeline.unwrap_or_default());
+        let scheduling = self.scheduling.clone();
+        let pipeline = self.pipeline.unwrap_or_default();
         VolumeOptions { scheduling, pipeline, ..VolumeOptions::default() }
     }
 }

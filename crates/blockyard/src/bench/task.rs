@@ -82,7 +82,8 @@ impl Worker<'_> {
         let goes_nowhere = task.goes_nowhere();
         self.calls_per_look = task.calls_per_look();
         let mut now = started;
-        let (mut status, mut usage) = (Ok(()), Usage::default());
+        let mut status = Ok(());
+        let mut usage = Usage::default();
         loop {
             let call = task.next(now, &Returned { status, reaped: &self.reaped, usage });
             self.reaped.clear();

@@ -29,7 +29,10 @@ fn dir_on_disk() -> tempfile::TempDir {
 
 /// Runs tiotest with two threads and files of 16 blocks.
 fn tiny_tiotest(target: &Target) -> Result<Tiotest, Error> {
-    let (threads, file_bytes, block_bytes, random_ops) = (2, 64 << 10, 4096, 10);
+    let threads = 2;
+    let file_bytes = 64 << 10;
+    let block_bytes = 4096;
+    let random_ops = 10;
     let config = tiotest::Config { threads, file_bytes, block_bytes, random_ops, seed: 1 };
     let mut program = Tiotest::new(config);
     target.run(&[file_bytes; 2], &mut program).map(|_| program)
@@ -160,7 +163,8 @@ fn encrypted_target_has_ciphertext_below_whatever_the_pipeline() {
 
 #[test]
 fn background_writer_stops_with_its_phase() {
-    let (samples, background_bytes) = (1, Some(4 << 20));
+    let samples = 1;
+    let background_bytes = Some(4 << 20);
     let priority = Priority::default();
     let config = fsync_tester::Config { samples, background_bytes, priority };
     let mut program = FsyncTester::new(config);

@@ -151,7 +151,8 @@ impl Control {
             let problem = "a message has one word at least, and its words have no blanks";
             return Err(ControlError::Field { field: "words", problem });
         }
-        let (count, text) = (words.len(), words.join(" "));
+        let count = words.len();
+        let text = words.join(" ");
         self.done(&format!("message {sector} {count} {text} {}\n", name(export)?))
     }
 
@@ -178,7 +179,8 @@ impl Control {
             let problem = "the key is not one word of hex digits";
             return Err(ControlError::Field { field: "digits", problem });
         }
-        let (head, tail) = (format!("key-set {sector} "), format!(" {}\n", name(export)?));
+        let head = format!("key-set {sector} ");
+        let tail = format!(" {}\n", name(export)?);
         let mut line = SecretBytes::zeroed(head.len() + digits.len() + tail.len());
         let (start, rest) = line.as_mut_slice().split_at_mut(head.len());
         let (middle, end) = rest.split_at_mut(digits.len());

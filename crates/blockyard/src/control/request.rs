@@ -33,7 +33,8 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         (end, (end + 1).min(text.len()))
     };
     let (end, rest) = next(line);
-    let (command, rest) = (&line[..end], &line[rest..]);
+    let command = &line[..end];
+    let rest = &line[rest..];
     let sector_of =
         |text: &str| text.parse().map_err(|_| invalid("the sector is not a number below 2^64"));
     match command {
@@ -43,10 +44,12 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         "resume-accepting-loss" => Ok((Request::Resume(true), rest)),
         "message" => {
             let (end, count) = next(rest);
-            let (sector, rest) = (sector_of(&rest[..end])?, &rest[count..]);
+            let sector = sector_of(&rest[..end])?;
+            let rest = &rest[count..];
             let (end, words) = next(rest);
             let count: usize = rest[..end].parse().map_err(|_| invalid("COUNT is no number"))?;
-            let (words, mut at) = (&rest[words..], 0);
+            let words = &rest[words..];
+            let mut at = 0;
             for _ in 0..count {
                 if at == words.len() {
                     return Err(invalid("the message has fewer words than it says"));

@@ -116,13 +116,15 @@ fn queue(node: &Path, trims: bool) -> Vec<Fact> {
     };
     let mut facts = Vec::new();
     if let Some(nr_requests) = number("nr_requests").filter(|number| *number < NR_REQUESTS_MIN) {
-        let (disk, advised) = (disk.clone(), NR_REQUESTS_ADVISED);
+        let disk = disk.clone();
+        let advised = NR_REQUESTS_ADVISED;
         facts.push(Fact::FewRequests { disk, nr_requests, advised });
     }
     let hardware_kib = number("max_hw_sectors_kb").unwrap_or(0);
     let limit = number("max_sectors_kb").filter(|kib| *kib < MAX_SECTORS_KIB_MIN);
     if let Some(max_kib) = limit.filter(|kib| hardware_kib > *kib) {
-        let (disk, advised_kib) = (disk.clone(), hardware_kib.min(MAX_SECTORS_KIB_ADVISED));
+        let disk = disk.clone();
+        let advised_kib = hardware_kib.min(MAX_SECTORS_KIB_ADVISED);
         facts.push(Fact::ShortRequests { disk, max_kib, advised_kib });
     }
     // A disk may take less than the hardware behind it could.
@@ -163,7 +165,8 @@ mod tests {
         assert_eq!(of(None, 1 << 40), [Fact::PageCache]);
         let sparse = Fact::Sparse { len_bytes: 1 << 30, missing_bytes: 1 << 29, free_bytes: 1 };
         assert_eq!(of(None, 1), [sparse, Fact::PageCache]);
-        let (btrfs, tmpfs) = (FileSystem::Btrfs, FileSystem::Tmpfs);
+        let btrfs = FileSystem::Btrfs;
+        let tmpfs = FileSystem::Tmpfs;
         assert_eq!(of(Some(btrfs), 1 << 40), [Fact::FileSystem(btrfs), Fact::PageCache]);
         assert_eq!(of(Some(tmpfs), 0), [Fact::FileSystem(tmpfs)]);
     }

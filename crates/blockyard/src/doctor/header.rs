@@ -88,7 +88,8 @@ impl Header<'_> {
     }
 
     fn keyslot(&self, number: u32, kdf: &KdfInfo) -> Option<Fact> {
-        let (keyslot, available_bytes) = (number.to_string(), self.memory_bytes);
+        let keyslot = number.to_string();
+        let available_bytes = self.memory_bytes;
         match kdf.cost {
             KdfCost::Argon2 { memory_kib, .. } => {
                 let needed_bytes = u64::from(memory_kib) * 1024;

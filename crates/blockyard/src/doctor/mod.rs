@@ -405,7 +405,8 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
     match crate::header::read(header, place, None) {
         Ok((found, notices)) => {
             findings.extend(notices.into_iter().map(|one| Finding::at(header, Fact::Header(one))));
-            let (memory_bytes, lacks_trim) = (memory::limit_bytes(root), trim == Trim::default());
+            let memory_bytes = memory::limit_bytes(root);
+            let lacks_trim = trim == Trim::default();
             findings.extend(header::findings(header, &found.info(), memory_bytes, lacks_trim));
         }
         Err(Error::Crypt { source: CryptError::Reused(signature), .. }) => {
@@ -435,7 +436,8 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
 pub fn server(control: &Control, between: Duration) -> Result<Vec<Finding>, Error> {
     contained(|| {
         let root = Path::new("/");
-        let (before, then) = (control.status()?, machine::Ticks::now(root));
+        let before = control.status()?;
+        let then = machine::Ticks::now(root);
         std::thread::sleep(between);
         let now = control.status()?;
         let idle_cpus = machine::Ticks::now(root).idle_cpus(then, cpus());

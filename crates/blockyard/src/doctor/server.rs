@@ -31,7 +31,8 @@ pub(super) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
     let full = looks.full().map(|fact| Finding::new(subject(), fact));
     let mut findings: Vec<Finding> = full.into_iter().collect();
     for (device, before) in looks.now.with_earlier(looks.before) {
-        let (socket, name) = (looks.socket.to_owned(), device.exports.first().cloned());
+        let socket = looks.socket.to_owned();
+        let name = device.exports.first().cloned();
         let subject = Subject::Export { socket, name: name.unwrap_or_default() };
         let export = Export { device, before, idle_cpus: looks.idle_cpus };
         let facts = export.facts().into_iter();
@@ -59,7 +60,8 @@ struct Export<'a> {
 impl Export<'_> {
     fn facts(&self) -> Vec<Fact> {
         let counts = &self.device.counts;
-        let (requests, held) = (counts.errors, counts.held_bios);
+        let requests = counts.errors;
+        let held = counts.held_bios;
         let is_suspended = self.device.state == State::Suspended;
         let facts = [
             self.device.loss.clone().map(Fact::Lost),
@@ -89,7 +91,8 @@ impl Export<'_> {
 
     /// The limit: as of now, or since the start if there were no requests meanwhile.
     fn limit(&self) -> Option<Fact> {
-        let (activity, start) = (&self.device.activity, Activity::default());
+        let activity = &self.device.activity;
+        let start = Activity::default();
         let before = self.before.map(|before| &before.activity);
         let now = before.and_then(|before| Some((activity.limit_since(before)?, before, true)));
         let since_start = || Some((activity.limit_since(&start)?, &start, false));
@@ -143,7 +146,8 @@ mod tests {
             let status = json!({ "max_connections": 16, "devices": [device] }).to_string();
             Status::parse(status.as_bytes()).unwrap()
         };
-        let (before, now) = (status(1), status(2));
+        let before = status(1);
+        let now = status(2);
         let socket = Path::new("home.ctl");
         findings(&Looks { socket, now: &now, before: &before, idle_cpus })
     }

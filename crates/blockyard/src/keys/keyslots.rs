@@ -18,7 +18,8 @@
 //! # #[cfg(any())]
 //! let cheap = NewKeyslot::default();
 //! let keyslots = Keyslots::of(&image);
-//! let (old, new) = (Key::passphrase("old"), Key::passphrase("new"));
+//! let old = Key::passphrase("old");
+//! let new = Key::passphrase("new");
 //! let opener = Opener::Key { key: &old, keyslot: None };
 //! assert_eq!(keyslots.add(&opener, &new, &cheap)?, 1);
 //! keyslots.remove(&old, false)?;

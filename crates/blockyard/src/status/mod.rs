@@ -292,14 +292,16 @@ impl Activity {
     #[must_use]
     pub fn limit_since(&self, earlier: &Self) -> Option<Limit> {
         let figures = |work: Work| {
-            let (now, before) = (self.threads_of(work), earlier.threads_of(work));
+            let now = self.threads_of(work);
+            let before = earlier.threads_of(work);
             let running_ns =
                 since(now.cpu_ns, before.cpu_ns) + since(now.runnable_ns, before.runnable_ns);
             (now.count, running_ns)
         };
         let ((_, connections_ns), (workers, workers_ns)) =
             (figures(Work::Connections), figures(Work::Workers));
-        let (now, before) = (&self.requests, &earlier.requests);
+        let now = &self.requests;
+        let before = &earlier.requests;
         let connected_ns = since(now.connected_ns, before.connected_ns).max(1.0);
         let occupied_ns = since(now.occupied_ns, before.occupied_ns).max(1.0);
         let mut load = now.load_since(before);

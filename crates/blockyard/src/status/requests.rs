@@ -152,10 +152,12 @@ impl Requests {
 
     /// Input of the rule for the limit, without threads.
     pub(crate) fn load_since(&self, earlier: &Self) -> Load {
-        let (mut requests, mut stages_ns) = (0.0, [0.0; Stage::ALL.len()]);
+        let mut requests = 0.0;
+        let mut stages_ns = [0.0; Stage::ALL.len()];
         let none = KindRequests::default();
         for kind in Kind::ALL {
-            let (now, mut before) = (self.of(kind), earlier.of(kind));
+            let now = self.of(kind);
+            let mut before = earlier.of(kind);
             let of_kind = since(now.requests, before.requests);
             // Without new samples, the mean of all earlier ones counts.
             if now.total.samples <= before.total.samples {
@@ -165,7 +167,8 @@ impl Requests {
             if samples > 0.0 {
                 requests += of_kind;
                 for (all_ns, stage) in stages_ns.iter_mut().zip(Stage::ALL) {
-                    let (now, before) = (now.stages.of(stage), before.stages.of(stage));
+                    let now = now.stages.of(stage);
+                    let before = before.stages.of(stage);
                     *all_ns += since(now.sum_ns, before.sum_ns) / samples * of_kind;
                 }
             }

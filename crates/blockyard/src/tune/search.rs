@@ -95,7 +95,8 @@ pub fn search<P: Space>(
     // The base settings and the winner of the last comparison, by axis.
     let axes = space.axes();
     let mut seen: Vec<Option<P::Settings>> = vec![None; axes.len()];
-    let (mut is_cut_short, mut seed) = (false, rules.seed);
+    let mut is_cut_short = false;
+    let mut seed = rules.seed;
     for _ in 0..PASSES {
         for (&axis, seen) in axes.iter().zip(&mut seen) {
             if seen.as_ref() == Some(&best) {
@@ -152,7 +153,8 @@ fn step<P: Space>(
     others: Vec<P::Settings>,
     rules: Rules,
 ) -> Result<Option<Of<P>>, P::Error> {
-    let (mut candidates, mut left_out) = (vec![base.clone()], Vec::new());
+    let mut candidates = vec![base.clone()];
+    let mut left_out = Vec::new();
     for other in others {
         match space.check(&other) {
             Ok(()) => candidates.push(other),
@@ -221,7 +223,8 @@ mod tests {
 
         fn measure(&mut self, settings: &(u32, u32), round: usize) -> Result<f64, Infallible> {
             self.measured.set(self.measured.get() + 1);
-            let (x, y) = (f64::from(settings.0), f64::from(settings.1));
+            let x = f64::from(settings.0);
+            let y = f64::from(settings.1);
             let height = 200.0 - (x - 4.0).powi(2) * 3.0 - (y - 5.0).powi(2) * 3.0 + x * y / 8.0;
             Ok(height * (1.0 + 0.001 * f64::from(round as u32 % 2)))
         }

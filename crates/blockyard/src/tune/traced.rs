@@ -86,7 +86,8 @@ impl Traced {
     }
 
     fn target(&self, volume: &Volume) -> Target {
-        let (len_bytes, sector_bytes) = (volume.len(), volume.sector_size());
+        let len_bytes = volume.len();
+        let sector_bytes = volume.sector_size();
         Target { len_bytes, sector_bytes, wrap: self.wrap }
     }
 

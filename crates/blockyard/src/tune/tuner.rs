@@ -230,8 +230,10 @@ impl Tuner {
             return Err(Error::WouldOverwrite { path: source.path });
         }
         let kind = source.kind();
-        let (now, time) = (Instant::now(), limits.time.min(TIME_MAX));
-        let (axes_until, until) = (now + time * AXES_PERCENT / 100, now + time);
+        let now = Instant::now();
+        let time = limits.time.min(TIME_MAX);
+        let axes_until = now + time * AXES_PERCENT / 100;
+        let until = now + time;
         let slice = limits.slice.max(SLICE_MIN);
         Ok(Self {
             source,
@@ -343,7 +345,8 @@ impl Space for Tuner {
             }
             // A slow setting, or a slow moment of the machine.
             if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
-                let (slice, settings) = (Duration::from_nanos(self.slice.0), settings.clone());
+                let slice = Duration::from_nanos(self.slice.0);
+                let settings = settings.clone();
                 return Err(TuneError::NoRequest { slice, settings: Box::new(settings) }.into());
             }
         }

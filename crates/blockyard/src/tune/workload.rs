@@ -209,7 +209,8 @@ mod tests {
         let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60 verify=crc32c";
         let jobs = jobs(words, 1 << 30).unwrap();
         let slice = Nanos::from_ms(200);
-        let (first, second) = (&slice_of(&jobs, slice, 0)[0], &slice_of(&jobs, slice, 1)[0]);
+        let first = &slice_of(&jobs, slice, 0)[0];
+        let second = &slice_of(&jobs, slice, 1)[0];
         assert_eq!((first.end.runtime, first.pace.ramp_time), (Some(slice), Nanos::from_ms(50)));
         let plain =
             (first.end.number_ios, first.end.loops, first.pace.start_delay, first.end.time_based);

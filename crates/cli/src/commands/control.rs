@@ -129,7 +129,9 @@ pub(crate) fn resume(args: &ResumeArgs) -> Result<(), Failure> {
 
 /// Sends the message.
 pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
-    let (control, export, sector) = (args.device.control(), &args.device.export, args.sector);
+    let control = args.device.control();
+    let export = &args.device.export;
+    let sector = args.sector;
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     match (&words[..], &args.key_file) {
         (["key", "wipe"], None) => Ok(control.wipe_key(export, sector)?),

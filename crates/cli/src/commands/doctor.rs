@@ -67,7 +67,8 @@ struct Report {
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut findings = doctor::machine();
     for path in &args.volumes {
-        let (header, place) = (args.header.as_deref(), args.partition.place());
+        let header = args.header.as_deref();
+        let place = args.partition.place();
         let checked =
             Checked { path, place: &place, header, is_luks: true, trim: Trim::HeaderDecides };
         findings.extend(doctor::volume(&checked)?);

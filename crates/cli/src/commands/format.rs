@@ -122,7 +122,8 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     if !args.batch_mode
         && let Some(content) = content(&unformatted)?
     {
-        let (place, loss) = (unformatted.path().display(), loss(content));
+        let place = unformatted.path().display();
+        let loss = loss(content);
         Terminal::confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;

@@ -212,7 +212,8 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let backup = header::backup(path, &args.place.in_disk())?;
     header::write_backup(&backup, path, &args.output, args.force.force)?;
-    let (place, output) = (path.display(), args.output.display());
+    let place = path.display();
+    let output = args.output.display();
     say(&format!("{place}: the header is in {output}; it opens with the passphrases of today"));
     Ok(())
 }
@@ -224,7 +225,8 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     warn_of_lock(path, writer.lock_warning());
     let losses: Vec<_> = writer.compare(&backup).iter().map(Difference::to_string).collect();
     let losses = printable(&losses.join("; "));
-    let (place, input) = (path.display(), args.input.display());
+    let place = path.display();
+    let input = args.input.display();
     if !args.batch_mode {
         let losses = if losses.is_empty() { "they are equal" } else { &losses };
         Terminal::confirm(&format!(
@@ -281,7 +283,8 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
 
 fn label(args: &LabelArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let (label, subsystem) = (args.label.as_deref(), args.subsystem.as_deref());
+    let label = args.label.as_deref();
+    let subsystem = args.subsystem.as_deref();
     header::set_labels(path, &args.place.in_disk(), label, subsystem)?;
     say(&format!("{}: the labels were set", path.display()));
     Ok(())

@@ -113,7 +113,8 @@ struct PartitionsReport<'a> {
 }
 
 fn show_header(path: &Path, args: &InfoArgs) -> Result<(), Failure> {
-    let (place, as_json) = (path.display(), args.json);
+    let place = path.display();
+    let as_json = args.json;
     let in_disk = match args.header.header {
         Some(_) => Place::Whole,
         None => args.partition.place(),

@@ -353,7 +353,8 @@ fn with_bar(experiment: &Experiment, request: &Request) -> Result<Outcome, Failu
 impl SelectArgs {
     /// Removes repetitions.
     fn request(&self, set: &[Override]) -> Request {
-        let (mut variants, mut seeds) = (Vec::new(), Vec::new());
+        let mut variants = Vec::new();
+        let mut seeds = Vec::new();
         for variant in &self.variants {
             if !variants.contains(variant) {
                 variants.push(variant.clone());
@@ -384,7 +385,8 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if args.experiments.len() == 1 && args.set.is_empty() {
         return Err(Failure::failed("nothing to compare: give --set, or a second experiment"));
     }
-    let (mut columns, mut warnings) = (Vec::new(), Vec::new());
+    let mut columns = Vec::new();
+    let mut warnings = Vec::new();
     for name in &args.experiments {
         let experiment = load(name)?;
         let own = [String::new()];
@@ -450,7 +452,8 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     for (name, job) in &setup.jobs {
         let (_, tracer) = run_job(&config, name, job, Tracer::new(window))?;
         let threads = threads(config.write_back.flushers, tracer.first_task());
-        let (variant, listing) = (&variant.name, tracer.print());
+        let variant = &variant.name;
+        let listing = tracer.print();
         print(&format!("{variant}, job {name}, seed {seed}. {threads}{listing}\n"))?;
     }
     Ok(())
@@ -499,7 +502,8 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     }
     let mut reports = Vec::new();
     for name in names {
-        let (check, full) = (args.check, args.full);
+        let check = args.check;
+        let full = args.full;
         let request = Request { check, full, plots: true, ..Request::default() };
         let outcome = with_bar(&load(name)?, &request)?;
         warn(&outcome.warnings);

@@ -195,7 +195,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Clients count a disk in blocks.
 fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure> {
-    let (size, block) = (volume.len(), volume.minimum_block());
+    let size = volume.len();
+    let block = volume.minimum_block();
     if size.is_multiple_of(block.into()) {
         return Ok(());
     }

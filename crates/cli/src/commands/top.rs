@@ -200,7 +200,8 @@ impl<'a> VolumeReport<'a> {
     fn of(device: &'a VolumeStatus, before: &Activity, seconds: f64) -> Self {
         let activity = &device.activity;
         let rates = RequestKind::ALL.map(|kind| {
-            let (now, before) = (activity.requests.of(kind), before.requests.of(kind));
+            let now = activity.requests.of(kind);
+            let before = before.requests.of(kind);
             let [requests_per_s, bytes_per_s, errors_per_s] = rates(now, before, seconds);
             (kind.name(), RatesReport { requests_per_s, bytes_per_s, errors_per_s })
         });
@@ -241,9 +242,11 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
         writeln!(text, "  {}", printable(&line)).expect("writing to a string succeeds");
     };
     for kind in RequestKind::ALL {
-        let (now, before) = (activity.requests.of(kind), before.requests.of(kind));
+        let now = activity.requests.of(kind);
+        let before = before.requests.of(kind);
         let [requests, bytes, errors] = rates(now, before, seconds);
-        let (kind, bytes) = (kind.name(), human_size(bytes as u64));
+        let kind = kind.name();
+        let bytes = human_size(bytes as u64);
         line(format!("{kind:<12}{requests:>10.0}/s  {bytes:>12}/s  {errors:>6.0} errors/s"));
     }
     let Shares { stages, mean_ns } = activity.requests.shares_since(&before.requests);

@@ -201,7 +201,8 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
         let label = |settings: &model::Settings| model::on_axis(settings, one.axis);
         say_lines(&Table::new(one, one.axis, label, mib).print("MiB/s"));
     };
-    let (set, axes) = (args.lab.world.set.clone(), args.lab.axes.clone());
+    let set = args.lab.world.set.clone();
+    let axes = args.lab.axes.clone();
     let mut space = Model { experiment: &experiment, variant, job, set, axes };
     let found = search(&mut space, &model::Settings::new(), &[], Rules::default(), progress)?;
     let conditions = vec![("world", format!("{}, {}", experiment.name, variant.name))];
@@ -310,7 +311,8 @@ impl TuneArgs {
 
     /// Reads a trace. Bios that change the volume are left out, with a note, unless permitted.
     fn traced(&self, path: &Path) -> Result<Traced, Failure> {
-        let (trace, place) = (traces::read(path, Action::default())?, path.display());
+        let trace = traces::read(path, Action::default())?;
+        let place = path.display();
         let all = trace.bios.len();
         let traced = Traced::new(trace, self.goal.into(), self.destroy, self.wrap);
         let traced = traced.map_err(|error| match error {
@@ -347,7 +349,8 @@ impl TuneArgs {
             let pace = Pace::Fastest { depth: None };
             return Ok(Some(JobSpec::Trace(TraceJob::new(trace, pace, &config, self.wrap))));
         }
-        let (words, text) = (self.words()?, self.jobs.text()?);
+        let words = self.words()?;
+        let text = self.jobs.text()?;
         let device_bytes = config.device.sectors().saturating_mul(512);
         let (jobs, _) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
         Ok(Some(JobSpec::Fio(jobs, FioRows::Usual)))

@@ -145,6 +145,7 @@ fn speed(measured: &[Measured]) -> Option<f64> {
     let sum = |metric| -> f64 {
         measured.iter().filter(|one| one.metric == metric).map(|one| one.value).sum()
     };
-    let (rate, median) = (sum("rate"), sum("fsync_median"));
+    let rate = sum("rate");
+    let median = sum("fsync_median");
     if rate > 0.0 { Some(rate) } else { (median > 0.0).then(|| 1.0 / median) }
 }

@@ -11,7 +11,8 @@ fn counted_stripes(key_len: usize, stripes: usize) -> Vec<u8> {
 fn af_split_gives_the_known_last_stripe_and_merge_gives_the_key() {
     for vector in lines(include_str!("../../../../testdata/vectors/kdf/af.txt")) {
         let hash = HashAlgorithm::parse(vector[0]).unwrap();
-        let (key, stripes) = (unhex(vector[1]), vector[2].parse::<u32>().unwrap());
+        let key = unhex(vector[1]);
+        let stripes = vector[2].parse::<u32>().unwrap();
         let mut material = counted_stripes(key.len(), stripes as usize);
         split(&key, &mut material, stripes, hash);
         assert_eq!(material[material.len() - key.len()..], unhex(vector[3]), "{vector:?}");

@@ -58,7 +58,8 @@ pub(crate) fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
 pub(super) fn assert_same(one: &dyn BlockCipher, other: &dyn BlockCipher, what: &str) {
     for blocks in 1..=70 {
         let plain = noise(blocks as u64, blocks * one.block_bytes());
-        let (mut ours, mut theirs) = (plain.clone(), plain.clone());
+        let mut ours = plain.clone();
+        let mut theirs = plain.clone();
         one.encrypt(&mut ours);
         other.encrypt(&mut theirs);
         assert_eq!(ours, theirs, "{what}: encrypting {blocks} blocks");
@@ -76,8 +77,10 @@ fn published_vectors_come_out() {
     let vectors = crate::vectors::lines(VECTORS);
     assert_eq!(vectors.len(), 18);
     for vector in vectors {
-        let (name, key) = (vector[0], vector[1]);
-        let (plain, encrypted) = (unhex(vector[2]), unhex(vector[3]));
+        let name = vector[0];
+        let key = vector[1];
+        let plain = unhex(vector[2]);
+        let encrypted = unhex(vector[3]);
         let cipher = new(name, &unhex(key));
         assert_eq!(cipher.block_bytes(), plain.len(), "{name}");
         let mut block = plain.clone();

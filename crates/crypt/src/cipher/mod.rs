@@ -124,7 +124,8 @@ impl SectorCipher {
             return Err(CipherError::BadSectorSize { got: sector_size_bytes });
         }
         if matches!(spec.iv, IvMode::Lmk | IvMode::Tcw) && sector_size_bytes != IV_UNIT_BYTES {
-            let (spec, got) = (spec.as_str().to_owned(), sector_size_bytes);
+            let spec = spec.as_str().to_owned();
+            let got = sector_size_bytes;
             return Err(CipherError::SmallSectorsOnly { spec, got });
         }
         if !tier.is_available() {

@@ -26,7 +26,10 @@ fn vectors(text: &str) -> Vec<Vector> {
     let parse = |line: &str| {
         let mut fields = line.split(' ').map(hex);
         let mut field = || fields.next().unwrap();
-        let (key, iv, plain, encrypted) = (field(), field(), field(), field());
+        let key = field();
+        let iv = field();
+        let plain = field();
+        let encrypted = field();
         assert_eq!(plain.len(), encrypted.len());
         Vector { key, iv: iv.try_into().unwrap(), plain, encrypted }
     };

@@ -222,7 +222,8 @@ fn format_under_power_cuts(format_over: impl FnOnce(&mut PowerCut, &SecretBytes)
     };
     format(&mut now, &SecretBytes::copy_of(b"old"), &old).unwrap();
     let check = |left: &Vec<u8>| {
-        let (old, new) = (opens(left, b"old"), opens(left, b"new"));
+        let old = opens(left, b"old");
+        let new = opens(left, b"new");
         assert!(old != Some(false) || new != Some(false), "a header that nothing opens");
     };
     let mut device = PowerCut { stable: now.clone(), now, check };
@@ -311,7 +312,8 @@ fn format_over_luks1_wipes_every_keyslot_area() {
     let mut device = vec![0; DEVICE_LEN];
     crate::luks1::format(&mut device, &SecretBytes::copy_of(b"old"), &luks1_options()).unwrap();
     // The last keyslot's area, after the new data offset, and the data after it.
-    let (last, end) = ((8 + 7 * 504) * 512, (8 + 7 * 504 + 500) * 512);
+    let last = (8 + 7 * 504) * 512;
+    let end = (8 + 7 * 504 + 500) * 512;
     device[last..].fill(0xaa);
     let device = formatted_over(device);
     assert!(device[last..end].iter().all(|byte| *byte == 0));

@@ -65,7 +65,8 @@ pub fn argon2(
     measure_ms: &mut dyn FnMut(&Kdf) -> Result<u64, KdfError>,
 ) -> Result<Kdf, KdfError> {
     let cost = |time, memory_kib| Kdf::Argon2 { variant, time, memory_kib, lanes: bounds.lanes };
-    let (mut time, mut memory_kib) = (TIME_MIN, MEMORY_KIB_START.min(bounds.memory_kib_max));
+    let mut time = TIME_MIN;
+    let mut memory_kib = MEMORY_KIB_START.min(bounds.memory_kib_max);
     let mut sample_wanted_ms = SAMPLE_MS_MIN.min(bounds.target_ms);
     for _ in 0..ROUNDS_MAX {
         let took_ms = measure_ms(&cost(time, memory_kib))?.max(1);

@@ -47,7 +47,8 @@ impl Header {
                  is free; remove one of them first"
             ))
         })?;
-        let (one, other) = (number as usize, free as usize);
+        let one = number as usize;
+        let other = free as usize;
         let place = self.keyslots[other].material_offset_sectors;
         self.keyslots[other].material_offset_sectors = self.keyslots[one].material_offset_sectors;
         self.keyslots[one].material_offset_sectors = place;
@@ -57,7 +58,8 @@ impl Header {
     /// The metadata of LUKS2 with all keyslots in their places, the areas ending at `end_bytes`.
     pub(crate) fn luks2_document(&self, end_bytes: u64) -> Result<Value, Error> {
         self.cipher_spec()?;
-        let (hash, key_len_bytes) = (self.hash.name(), self.key_len_bytes);
+        let hash = self.hash.name();
+        let key_len_bytes = self.key_len_bytes;
         let area_len = af::material_len_bytes(key_len_bytes as usize) as u64;
         let mut keyslots = Map::new();
         for (number, area) in self.areas() {

@@ -195,7 +195,8 @@ fn iterations(options: &FormatOptions, key_len_bytes: usize) -> Result<(u32, u32
     };
     let keyslot = options.iterations.map_or_else(|| measured(2000, key_len_bytes), Ok);
     let digest = options.digest_iterations.map_or_else(|| measured(125, DIGEST_LEN_BYTES), Ok);
-    let (keyslot, digest) = (keyslot.map_err(Error::Kdf)?, digest.map_err(Error::Kdf)?);
+    let keyslot = keyslot.map_err(Error::Kdf)?;
+    let digest = digest.map_err(Error::Kdf)?;
     if keyslot.min(digest) < cost::ITERATIONS_MIN {
         return Err(Error::field(
             "iterations",

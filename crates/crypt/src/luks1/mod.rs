@@ -154,7 +154,8 @@ impl Header {
             .map_err(|error| Error::Read { what: "the LUKS1 header".to_owned(), error })?;
         let header = Self::parse(&bytes)?;
         header.check()?;
-        let (end, device_len) = (header.keyslots_end_bytes(), source.len_bytes());
+        let end = header.keyslots_end_bytes();
+        let device_len = source.len_bytes();
         if device_len < end {
             return Err(Error::header(
                 "LUKS1 header",
@@ -169,7 +170,8 @@ impl Header {
 
     fn parse(bytes: &[u8; HEADER_LEN_BYTES]) -> Result<Self, Error> {
         let mut fields = Fields { rest: bytes };
-        let (magic, version) = (fields.bytes::<6>(), fields.bytes::<2>());
+        let magic = fields.bytes::<6>();
+        let version = fields.bytes::<2>();
         if magic != MAGIC || version != 1u16.to_be_bytes() {
             return Err(Error::NotLuks);
         }
@@ -375,7 +377,8 @@ impl Header {
     /// A key of another length than the header's is refused first. HMAC pads keys with zeros, so a
     /// key that ends in zeros has the same digest as the key without them.
     fn verifies(&self, volume_key: &SecretBytes, limits: &KdfLimits) -> Result<bool, String> {
-        let (len, expected) = (volume_key.len(), self.key_len_bytes as usize);
+        let len = volume_key.len();
+        let expected = self.key_len_bytes as usize;
         if len != expected {
             return Err(format!("the header's digest is of a key of {expected} bytes, not {len}"));
         }

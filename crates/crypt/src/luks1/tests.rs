@@ -66,7 +66,8 @@ fn header_written_by_format_opens_and_maps_the_rest_of_the_device() {
 fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
     let be = u32::to_be_bytes;
     let keyslot_3 = KEYSLOT_0 + 3 * KEYSLOT_LEN;
-    let (material, stripes) = (40, 44);
+    let material = 40;
+    let stripes = 44;
     for (offset, bytes, expected) in [
         (KEY_BYTES, be(0), "key bytes: 0 is not in 1 to 1024"),
         (KEY_BYTES, be(u32::MAX), "key bytes: 4294967295 is not in 1 to 1024"),
@@ -93,7 +94,8 @@ fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
 #[test]
 fn header_whose_parts_touch_is_read() {
     let be = u32::to_be_bytes;
-    let (material, keyslot_3) = (40, KEYSLOT_0 + 3 * KEYSLOT_LEN);
+    let material = 40;
+    let keyslot_3 = KEYSLOT_0 + 3 * KEYSLOT_LEN;
     // Areas of 500 sectors, one every 504 from sector 8 on; the last one ends at 4036.
     for (offset, at, beyond, expected) in [
         (PAYLOAD_OFFSET, 4036, 4035, "keyslot 7: its area at sector 3536 reaches into the data"),
@@ -233,7 +235,8 @@ fn format_takes_what_just_fits_into_a_header() {
         assert_eq!(unlock(&device, None).unwrap().volume_key, key);
         Ok::<(), Error>(())
     };
-    let (sha1, sha256) = (HashAlgorithm::Sha1, HashAlgorithm::Sha256);
+    let sha1 = HashAlgorithm::Sha1;
+    let sha256 = HashAlgorithm::Sha256;
     // A hash as long as the digest, and a device as long as the header; the longest key.
     formatted("aes-xts-plain64", 512, sha1, 2 << 20).unwrap();
     assert!(formatted("aes-xts-plain64", 512, sha1, (2 << 20) - 1).is_err());
@@ -262,7 +265,8 @@ fn hash_must_fill_the_digest() {
 #[test]
 fn broken_keyslot_does_not_keep_the_others_from_being_tried() {
     let mut device = volume().0.clone();
-    let (first, second) = (KEYSLOT_0, KEYSLOT_0 + KEYSLOT_LEN);
+    let first = KEYSLOT_0;
+    let second = KEYSLOT_0 + KEYSLOT_LEN;
     // State, iterations and salt; the area is keyslot 1's own.
     device.copy_within(first..first + 40, second);
     device.copy_within(8 * 512..508 * 512, 512 * 512);

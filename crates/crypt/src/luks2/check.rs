@@ -145,7 +145,8 @@ fn check_areas(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError>
     let mut extents = Vec::new();
     for (number, keyslot) in &metadata.keyslots {
         let error = |problem: String| TreeError::new(format!("keyslots.{number}.area"), problem);
-        let (start, len) = (keyslot.area.offset_bytes, keyslot.area.len_bytes);
+        let start = keyslot.area.offset_bytes;
+        let len = keyslot.area.len_bytes;
         let end = start.checked_add(len).ok_or_else(|| {
             error("its offset and size add up to more than 2^64 bytes".to_owned())
         })?;

@@ -191,7 +191,8 @@ impl Header {
     /// The facts of the header.
     #[must_use]
     pub fn info(&self) -> Info {
-        let (binary, metadata) = (&self.binary, &self.metadata);
+        let binary = &self.binary;
+        let metadata = &self.metadata;
         let keyslots = metadata
             .keyslots
             .iter()

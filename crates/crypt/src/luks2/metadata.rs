@@ -166,7 +166,8 @@ impl CryptSegment {
     /// The reason why the segment cannot be mapped. A header may contain it, as in cryptsetup,
     /// which leaves the check to the kernel.
     pub(crate) fn problem(&self) -> Option<String> {
-        let (size, tweak) = (self.sector_size_bytes, self.iv_tweak);
+        let size = self.sector_size_bytes;
+        let tweak = self.iv_tweak;
         if !matches!(size, 512 | 1024 | 2048 | 4096) {
             return Some(format!("its sector size is {size}, and not 512, 1024, 2048 or 4096"));
         }

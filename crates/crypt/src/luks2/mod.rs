@@ -85,7 +85,8 @@ impl Header {
 
     /// Checks that both copies and the keyslots area lie on the device.
     fn check_room(&self, source: &dyn HeaderSource) -> Result<(), Error> {
-        let (end, device_len) = (self.metadata.end_bytes(), source.len_bytes());
+        let end = self.metadata.end_bytes();
+        let device_len = source.len_bytes();
         if device_len < end {
             return Err(Error::header(
                 "LUKS2 header",
@@ -279,7 +280,8 @@ impl Header {
 /// The steps that write one copy.
 pub(crate) fn copy_steps(copy: Copy, binary: &Binary, json_area: &[u8]) -> [Step; 2] {
     let bytes = [&binary.to_bytes(copy, json_area)[..], json_area].concat();
-    let (name, offset_bytes) = (copy.to_string(), copy.offset_bytes(binary.hdr_len_bytes));
+    let name = copy.to_string();
+    let offset_bytes = copy.offset_bytes(binary.hdr_len_bytes);
     sealed_last(&name, offset_bytes, &bytes)
 }
 

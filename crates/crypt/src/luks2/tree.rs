@@ -56,8 +56,10 @@ pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
 /// Counts nesting and values without building a tree. The counts mean nothing for invalid JSON,
 /// which the parser reports.
 fn check_limits(text: &[u8]) -> Result<(), String> {
-    let (mut depth, mut values) = (0usize, 1usize);
-    let (mut in_string, mut escaped) = (false, false);
+    let mut depth = 0usize;
+    let mut values = 1usize;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in text {
         if in_string {
             match (escaped, byte) {

@@ -103,7 +103,8 @@ fn header_at(
     if le64(&bytes, 24) != sector {
         return Err(format!("its header says that it is in sector {}", le64(&bytes, 24)));
     }
-    let (count, entry_len) = (le32(&bytes, 80), le32(&bytes, 84));
+    let count = le32(&bytes, 80);
+    let entry_len = le32(&bytes, 84);
     let entries_len = u64::from(count) * u64::from(entry_len);
     let is_entry_len = entry_len.is_power_of_two() && entry_len as usize >= ENTRY_LEN_BYTES;
     if !is_entry_len || entries_len == 0 || entries_len > ENTRIES_LEN_MAX_BYTES {
@@ -156,14 +157,16 @@ impl Header {
     }
 
     fn partition(&self, number: u32, entry: &[u8], sector_size_bytes: u32) -> Partition {
-        let (first, last) = (le64(entry, 32), le64(entry, 40));
+        let first = le64(entry, 32);
+        let last = le64(entry, 40);
         let sector_size = u64::from(sector_size_bytes);
         let start = first.checked_mul(sector_size);
         let end = last.checked_add(1).and_then(|past| past.checked_mul(sector_size));
         let problem = if first > last {
             Some(format!("starts at sector {first} and ends at sector {last}"))
         } else if !(self.usable.contains(&first) && self.usable.contains(&last)) {
-            let (from, to) = (self.usable.start(), self.usable.end());
+            let from = self.usable.start();
+            let to = self.usable.end();
             Some(format!("is outside of the usable sectors {from} to {to} of its table"))
         } else {
             None

@@ -101,7 +101,8 @@ impl Content {
     fn info(&self) -> Option<ContentInfo> {
         match self {
             Self::Luks { version, uuid, label } => {
-                let (uuid, label) = (uuid.clone(), label.clone());
+                let uuid = uuid.clone();
+                let label = label.clone();
                 Some(match version {
                     1 => ContentInfo::Luks1 { uuid, label },
                     _ => ContentInfo::Luks2 { uuid, label },
@@ -119,7 +120,8 @@ impl fmt::Display for Table {
         writeln!(f, "{} partition table, {}-byte sectors", self.scheme, self.sector_size_bytes)?;
         writeln!(f, "UUID:        {}", self.uuid)?;
         for one in &self.partitions {
-            let (start, end) = (one.bytes.start, one.bytes.end);
+            let start = one.bytes.start;
+            let end = one.bytes.end;
             write!(f, "Partition {}: {}", one.number, one.kind)?;
             if !one.name.is_empty() {
                 write!(f, " {:?}", one.name)?;

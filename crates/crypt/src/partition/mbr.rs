@@ -183,7 +183,8 @@ impl Entry {
     /// The range on the disk, from a base in sectors. The numbers have 32 bits and the base 33 at
     /// most, so no sum overflows.
     fn bytes(self, base: u64, sector_size_bytes: u32) -> std::ops::Range<u64> {
-        let (start, sector_size) = (base + u64::from(self.start), u64::from(sector_size_bytes));
+        let start = base + u64::from(self.start);
+        let sector_size = u64::from(sector_size_bytes);
         start * sector_size..(start + u64::from(self.len)) * sector_size
     }
 }

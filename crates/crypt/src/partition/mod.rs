@@ -115,7 +115,8 @@ impl<'a> Part<'a> {
 
 impl HeaderSource for Part<'_> {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let (len_bytes, device_len_bytes) = (buf.len() as u64, self.len_bytes());
+        let len_bytes = buf.len() as u64;
+        let device_len_bytes = self.len_bytes();
         let end = offset_bytes.checked_add(len_bytes);
         if end.is_none_or(|end| end > device_len_bytes) {
             return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });

@@ -31,7 +31,8 @@ pub(super) fn password(passphrase: &[u8], keyfiles: &[SecretBytes]) -> Result<Se
     let bytes = pool.as_mut_slice();
     for keyfile in keyfiles {
         let counted = keyfile.as_slice().iter().take(KEYFILE_LEN_MAX_BYTES);
-        let (mut register, mut at) = (u32::MAX, 0);
+        let mut register = u32::MAX;
+        let mut at = 0;
         for byte in counted {
             register = crc32::shift(register ^ u32::from(*byte), 8);
             for part in register.to_be_bytes() {

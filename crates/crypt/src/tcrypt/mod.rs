@@ -154,7 +154,9 @@ fn try_all(
     candidates: &[Candidate],
     limits: KdfLimits,
 ) -> Option<(Header, SecretBytes)> {
-    let (next, is_found, found) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
+    let next = AtomicUsize::new(0);
+    let is_found = AtomicBool::new(false);
+    let found = Mutex::new(None);
     let work = || {
         while !is_found.load(Ordering::Relaxed) {
             let Some(candidate) = candidates.get(next.fetch_add(1, Ordering::Relaxed)) else {

@@ -138,7 +138,9 @@ impl Corpus {
 
     fn plain_params(&self, entry: &Entry, device_len: u64) -> Result<CryptParams, String> {
         let mut options = PlainOptions::default();
-        let (mut stdin, mut key_file, mut key_offset) = (None, None, 0usize);
+        let mut stdin = None;
+        let mut key_file = None;
+        let mut key_offset = 0usize;
         let mut words = entry.format_options.split_whitespace();
         while let Some(word) = words.next() {
             if let Some(file) = word.strip_prefix("stdin=") {

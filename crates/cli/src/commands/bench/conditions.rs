@@ -68,7 +68,8 @@ fn host() -> String {
     let cpuinfo = line("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or("", |(_, model)| model.trim());
-    let (name, kernel) = (line("/proc/sys/kernel/hostname"), line("/proc/sys/kernel/osrelease"));
+    let name = line("/proc/sys/kernel/hostname");
+    let kernel = line("/proc/sys/kernel/osrelease");
     let all = [name, format!("Linux {kernel}"), model.to_owned()];
     all.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }

@@ -36,7 +36,8 @@ impl Plan {
             return Self::Bytes(jobs.iter().map(bytes).fold(0, u64::saturating_add));
         }
         // Jobs between two stonewalls run side by side.
-        let (mut all, mut group) = (0, 0);
+        let mut all = 0;
+        let mut group = 0;
         for job in jobs {
             let time = job.pace.start_delay.0
                 + job.pace.ramp_time.0
@@ -72,9 +73,11 @@ pub(super) fn watched<R>(jobs: &[Job], tally: &Tally, work: impl FnOnce() -> R) 
     let plan = Plan::of(jobs);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let (start, mut before) = (Instant::now(), TallySnapshot::default());
+            let start = Instant::now();
+            let mut before = TallySnapshot::default();
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let (elapsed, snapshot) = (start.elapsed(), tally.snapshot());
+                let elapsed = start.elapsed();
+                let snapshot = tally.snapshot();
                 let done = plan.done(elapsed, snapshot);
                 progress.at((done * 1000.0) as u64);
                 progress.say(words(before, snapshot, elapsed, done));

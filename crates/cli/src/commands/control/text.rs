@@ -40,7 +40,8 @@ fn device(device: &VolumeStatus) -> String {
     device.status.iter().for_each(|value| line("status:", value));
     device.pipelines.iter().for_each(|value| line("pipeline:", value));
     device.adaptive.iter().for_each(|one| line("adaptive:", &decides(one)));
-    let (counts, activity) = (&device.counts, &device.activity);
+    let counts = &device.counts;
+    let activity = &device.activity;
     line("inline:", &amount(counts.ciphers.inline));
     line("workers:", &amount(counts.ciphers.fanned_out));
     line("sorted:", &amount(counts.ciphers.sorted));

@@ -64,7 +64,9 @@ pub(super) fn text(findings: &[Finding]) -> String {
     sorted.sort_by_key(|finding| finding.severity);
     let block = |finding: &&Finding| {
         let Words { severity, remedy, place, fact } = Words::of(finding);
-        let (place, fact, remedy) = (printable(&place), printable(&fact), printable(&remedy));
+        let place = printable(&place);
+        let fact = printable(&fact);
+        let remedy = printable(&remedy);
         format!("{severity:<5}  {place}: {fact}\n       {remedy}\n")
     };
     sorted.iter().map(block).collect::<Vec<_>>().join("\n")

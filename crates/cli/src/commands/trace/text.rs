@@ -41,7 +41,8 @@ pub(super) fn bio(bio: &TracedBio) -> String {
 /// Statistics as text.
 pub(super) fn summary(trace: &Trace, summary: &Summary) -> String {
     let header = &trace.header;
-    let (count, seconds) = (summary.count(), summary.length.0 as f64 / 1e9);
+    let count = summary.count();
+    let seconds = summary.length.0 as f64 / 1e9;
     let mut text = format!(
         "{count} bios, {}, in {seconds:.3} s by {} submitters",
         human_size(summary.bytes()),

@@ -115,8 +115,10 @@ fn f(word: u64) -> u64 {
 
 #[inline(always)]
 fn fl(word: u64, key: u64) -> u64 {
-    let (left, right) = ((word >> 32) as u32, word as u32);
-    let (key_left, key_right) = ((key >> 32) as u32, key as u32);
+    let left = (word >> 32) as u32;
+    let right = word as u32;
+    let key_left = (key >> 32) as u32;
+    let key_right = key as u32;
     let right = right ^ (left & key_left).rotate_left(1);
     let left = left ^ (right | key_right);
     u64::from(left) << 32 | u64::from(right)
@@ -124,8 +126,10 @@ fn fl(word: u64, key: u64) -> u64 {
 
 #[inline(always)]
 fn fl_inverse(word: u64, key: u64) -> u64 {
-    let (left, right) = ((word >> 32) as u32, word as u32);
-    let (key_left, key_right) = ((key >> 32) as u32, key as u32);
+    let left = (word >> 32) as u32;
+    let right = word as u32;
+    let key_left = (key >> 32) as u32;
+    let key_right = key as u32;
     let left = left ^ (right | key_right);
     let right = right ^ (left & key_left).rotate_left(1);
     u64::from(left) << 32 | u64::from(right)

@@ -75,7 +75,8 @@ impl Twofish {
     /// Contribution of a round to one pair of words, from the other pair.
     #[inline(always)]
     fn f(&self, round: usize, pair: [u32; 2]) -> [u32; 2] {
-        let (a, b) = (self.g(pair[0]), self.g(pair[1].rotate_left(8)));
+        let a = self.g(pair[0]);
+        let b = self.g(pair[1].rotate_left(8));
         let sum = a.wrapping_add(b);
         let [k0, k1] = self.0.keys[round];
         [sum.wrapping_add(k0), sum.wrapping_add(b).wrapping_add(k1)]

@@ -23,7 +23,9 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Expands a key of 16, 24 or 32 bytes.
     pub(super) fn new(key: &[u8]) -> Self {
-        let (mut even, mut odd, mut coded) = (List::default(), List::default(), List::default());
+        let mut even = List::default();
+        let mut odd = List::default();
+        let mut coded = List::default();
         for eight in key.as_chunks::<8>().0 {
             even.push([eight[0], eight[1], eight[2], eight[3]]);
             odd.push([eight[4], eight[5], eight[6], eight[7]]);
@@ -41,7 +43,8 @@ impl Schedule {
             let ([a, b], [c, d]) = (next(), next());
             [a, b, c, d]
         };
-        let (before, after) = (whitening(), whitening());
+        let before = whitening();
+        let after = whitening();
         let keys = std::array::from_fn(|_| next());
         let mut tables = [[0; 256]; 4];
         for (column, table) in tables.iter_mut().enumerate() {
@@ -112,7 +115,8 @@ fn reed_solomon(bytes: &[u8; 8]) -> [u8; 4] {
 
 /// A product in GF(2^8), reduced by a polynomial that is given without its highest term.
 fn multiply(factor: u8, byte: u8, polynomial: u8) -> u8 {
-    let (mut product, mut shifted) = (0, byte);
+    let mut product = 0;
+    let mut shifted = byte;
     for bit in 0..8 {
         product ^= shifted & (factor >> bit & 1).wrapping_neg();
         shifted = shifted << 1 ^ polynomial & (shifted >> 7).wrapping_neg();

@@ -106,7 +106,8 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     unsafe {
         let keys = (&raw const (*schedule).decrypt).cast();
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut batch = ivs(schedule, &job.iv, 0);
         for sector in 0..job.sectors {
             let mut previous = batch[sector % IV_BATCH];

@@ -29,7 +29,8 @@ unsafe fn encrypt_chains(schedule: *const Schedule, job: &Job) {
     let mut data = [Block::default(); CHAINS];
     for first in (0..job.sectors).step_by(CHAINS) {
         let sectors = CHAINS.min(job.sectors - first);
-        let (chains, data) = (&mut chains[..sectors], &mut data[..sectors]);
+        let chains = &mut chains[..sectors];
+        let data = &mut data[..sectors];
         ivs(keys, job, first, chains);
         for in_sector in (0..job.sector_bytes).step_by(size_of::<Block>()) {
             let offset = |index: usize| (first + index) * job.sector_bytes + in_sector;

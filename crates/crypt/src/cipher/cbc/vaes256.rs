@@ -69,7 +69,8 @@ unsafe fn encrypt<const ROUNDS: usize>(schedule: *const Schedule, job: &Job) {
                 }
             }
             for in_sector in (0..job.sector_bytes).step_by(BLOCK_BYTES) {
-                let (src, dst) = (job.src.add(in_sector), job.dst.add(in_sector));
+                let src = job.src.add(in_sector);
+                let dst = job.dst.add(in_sector);
                 encrypt_blocks::<ROUNDS>(keys, src, dst, &starts, &mut chains);
             }
         }
@@ -108,7 +109,8 @@ unsafe fn encrypt_blocks<const ROUNDS: usize>(
         let last = key(keys, ROUNDS);
         for (index, pair) in chains.iter_mut().enumerate() {
             *pair = _mm256_aesenclast_epi128(*pair, last);
-            let (low, high) = (starts[2 * index], starts[2 * index + 1]);
+            let low = starts[2 * index];
+            let high = starts[2 * index + 1];
             _mm_storeu_si128(dst.add(low).cast(), _mm256_castsi256_si128(*pair));
             _mm_storeu_si128(dst.add(high).cast(), _mm256_extracti128_si256::<1>(*pair));
         }
@@ -143,7 +145,8 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     unsafe {
         let keys = (&raw const (*schedule).decrypt).cast();
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut batch = ivs(schedule, &job.iv, 0);
         for sector in 0..job.sectors {
             let mut previous = batch[sector % IV_BATCH];

@@ -74,7 +74,8 @@ unsafe fn encrypt<const ROUNDS: usize>(schedule: *const Schedule, job: &Job) {
                 *four = join([iv(chain), iv(chain + 1), iv(chain + 2), iv(chain + 3)]);
             }
             for in_sector in (0..job.sector_bytes).step_by(BLOCK_BYTES) {
-                let (src, dst) = (job.src.add(in_sector), job.dst.add(in_sector));
+                let src = job.src.add(in_sector);
+                let dst = job.dst.add(in_sector);
                 encrypt_blocks::<ROUNDS>(keys, src, dst, &starts, &mut chains);
             }
         }
@@ -160,7 +161,8 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     unsafe {
         let keys = (&raw const (*schedule).decrypt).cast();
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut batch = ivs(schedule, &job.iv, 0);
         for sector in 0..job.sectors {
             let mut previous = batch[sector % IV_BATCH];

@@ -139,7 +139,8 @@ fn cbc_encrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
 
 /// Decrypts as many whole sectors per call as the scratch space holds.
 fn cbc_decrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
-    let (sector_bytes, block_bytes) = (run.sector_bytes, cipher.block_bytes());
+    let sector_bytes = run.sector_bytes;
+    let block_bytes = cipher.block_bytes();
     let group_sectors = SCRATCH_BYTES / sector_bytes;
     let groups = run.data.chunks_mut(group_sectors * sector_bytes);
     for (data, ivs) in groups.zip(run.ivs.chunks(group_sectors * block_bytes)) {

@@ -37,7 +37,8 @@ impl Tweaks {
 
     fn fill(&mut self, key: &[u8]) {
         let key: [u8; WIDE_BLOCK_BYTES] = key.try_into().expect("the tweak key is a block");
-        let (mut power, mut sum) = (u128::from_be_bytes(key), 0);
+        let mut power = u128::from_be_bytes(key);
+        let mut sum = 0;
         for bit in 0..BITS {
             sum ^= power;
             self.powers[bit] = power;

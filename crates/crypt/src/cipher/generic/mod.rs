@@ -128,7 +128,8 @@ impl Generic {
         let sectors_max = if self.keys.len() > 1 { 1 } else { BATCH_BYTES / job.sector_bytes };
         for first in (0..job.sectors).step_by(sectors_max) {
             let sectors = sectors_max.min(job.sectors - first);
-            let (offset, len_bytes) = (first * job.sector_bytes, sectors * job.sector_bytes);
+            let offset = first * job.sector_bytes;
+            let len_bytes = sectors * job.sector_bytes;
             let data = &mut buffers.data[..len_bytes];
             // SAFETY: the part lies within the job, whose source is valid for reads. The buffer on
             // this stack is separate from the caller's memory.

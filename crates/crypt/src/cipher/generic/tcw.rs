@@ -49,9 +49,12 @@ impl Tcw {
         };
         for (index, sector) in run.data.chunks_exact_mut(run.sector_bytes).enumerate() {
             let number = numbers.sector(index);
-            let (low, high) = (number as u32, (number >> 32) as u32);
-            let (w0, w1) = (crc32(word(0) ^ low), crc32(word(1) ^ high));
-            let (w2, w3) = (crc32(word(2) ^ low), crc32(word(3) ^ high));
+            let low = number as u32;
+            let high = (number >> 32) as u32;
+            let w0 = crc32(word(0) ^ low);
+            let w1 = crc32(word(1) ^ high);
+            let w2 = crc32(word(2) ^ low);
+            let w3 = crc32(word(3) ^ high);
             let mask = u64::from(w0 ^ w3) | (u64::from(w1 ^ w2) << 32);
             for part in sector.chunks_exact_mut(8) {
                 xor(part, &mask.to_le_bytes());

@@ -62,7 +62,8 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
             (&raw const (*schedule).decrypt).cast()
         };
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut first_tweaks = ivs(schedule, &job.iv, 0);
         for sector in 0..job.sectors {
             let mut tweak = first_tweaks[sector % IV_BATCH];

@@ -42,7 +42,8 @@ unsafe fn batches<const ENCRYPT: bool>(schedule: *const Schedule, job: &Job) {
             let tweaks = &mut tweaks[sector * sector_blocks..][..sector_blocks];
             expand(ivs[iv_index + sector], tweaks);
         }
-        let (tweaks, data) = (&tweaks[..blocks], &mut data[..blocks]);
+        let tweaks = &tweaks[..blocks];
+        let data = &mut data[..blocks];
         let offset = first * job.sector_bytes;
         // SAFETY: the batch lies within the job, for whose memory the caller vouches.
         unsafe { load(data, job.src.add(offset)) }

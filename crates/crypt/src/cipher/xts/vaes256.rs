@@ -83,7 +83,8 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
         };
         let iv_keys: *const __m128i = (&raw const (*schedule).iv).cast();
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut bases = Bases([[_mm_setzero_si128(); 2 * BASE]; IV_BATCH]);
         let pairs = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, 0);
         let mut base = if job.sectors == 1 {
@@ -101,7 +102,8 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
             loop {
                 let (first, second) = unfold(&base);
                 group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &first, ahead);
-                let (src2, dst2) = (src.add(GROUP_BYTES), dst.add(GROUP_BYTES));
+                let src2 = src.add(GROUP_BYTES);
+                let dst2 = dst.add(GROUP_BYTES);
                 group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src2, dst2, &second, ahead);
                 src = src.add(2 * GROUP_BYTES);
                 dst = dst.add(2 * GROUP_BYTES);
@@ -203,7 +205,8 @@ fn unfold(base: &[__m256i; BASE]) -> ([__m256i; LANES], [__m256i; LANES]) {
     let spread = lanes([13, 14, 15, NONE, 14, 15, NONE, 15]);
     let one = lanes([7, 8, NONE, NONE, NONE, NONE, NONE, NONE]);
     let two = lanes([4, 5, 6, NONE, NONE, NONE, NONE, NONE]);
-    let (mut first, mut second) = ([zero; LANES], [zero; LANES]);
+    let mut first = [zero; LANES];
+    let mut second = [zero; LANES];
     for (index, tweak) in base.iter().enumerate() {
         let product = times_polynomial(_mm256_shuffle_epi8(*tweak, spread));
         let by_one = _mm256_shuffle_epi8(product, one);

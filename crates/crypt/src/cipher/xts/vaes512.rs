@@ -80,7 +80,8 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
         };
         let iv_keys: *const __m128i = (&raw const (*schedule).iv).cast();
         let ahead = job.prefetch_bytes();
-        let (mut src, mut dst) = (job.src, job.dst);
+        let mut src = job.src;
+        let mut dst = job.dst;
         let mut first_tweaks = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, 0);
         for sector in 0..job.sectors {
             let first = first_tweaks.0[sector % IV_BATCH];
