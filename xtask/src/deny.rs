@@ -129,7 +129,8 @@ impl Rules {
         let packages = metadata["packages"].as_array().into_iter().flatten();
         let foreign = packages.filter(|package| !package["source"].is_null());
         let faults = foreign.filter_map(|package| {
-            let (name, version) = (package["name"].as_str()?, package["version"].as_str()?);
+            let name = package["name"].as_str()?;
+            let version = package["version"].as_str()?;
             match package["license"].as_str() {
                 Some(licence) if self.permits(licence) => None,
                 Some(licence) => Some(format!("{name} {version}: licence {licence}")),

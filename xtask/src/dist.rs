@@ -14,7 +14,8 @@ pub(crate) fn run() -> Result<()> {
     let built = lab::build()?;
     let dist = lab::target().join("dist");
     fs::create_dir_all(&dist)?;
-    let (program, symbols) = (dist.join("blockyard"), dist.join("blockyard.debug"));
+    let program = dist.join("blockyard");
+    let symbols = dist.join("blockyard.debug");
     tools::need("objcopy")?;
     tools::run(Command::new("objcopy").arg("--only-keep-debug").args([&built, &symbols]))?;
     // The link holds the name of the file without its folder.

@@ -82,7 +82,8 @@ fn build(dir: &Path) -> Result<PathBuf> {
 }
 
 fn one(dir: &Path, built: &Path, target: &str, args: &Args) -> Result<String> {
-    let (corpus, artifacts) = (dir.join("corpus").join(target), dir.join("artifacts").join(target));
+    let corpus = dir.join("corpus").join(target);
+    let artifacts = dir.join("artifacts").join(target);
     let seeds = tools::root().join("testdata/fuzz-seeds").join(target);
     for folder in [&corpus, &artifacts] {
         fs::create_dir_all(folder)?;

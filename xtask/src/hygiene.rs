@@ -123,7 +123,8 @@ impl Subject<'_> {
     }
 
     fn words_for(&self, verb: &str) -> Vec<String> {
-        let (image, pass) = (self.image.display().to_string(), self.lab.pass());
+        let image = self.image.display().to_string();
+        let pass = self.lab.pass();
         vec![verb.into(), image, "--key-file".into(), pass.display().to_string()]
     }
 
@@ -274,7 +275,8 @@ impl Subject<'_> {
             fs::copy(&self.image, &image)?;
             self.lab.give(&image)?;
         }
-        let (first, image) = (self.lab.pass().display().to_string(), image.display().to_string());
+        let first = self.lab.pass().display().to_string();
+        let image = image.display().to_string();
         let second = self.lab.write("second.pass", SECOND)?.display().to_string();
         let third = self.lab.write("third.pass", THIRD)?.display().to_string();
         let mut words = vec!["key".into(), verb.to_owned(), image, "--key-file".into()];

@@ -106,7 +106,8 @@ impl Recipe {
         sparse(&image, IMAGE_BYTES)?;
         lab.give(&image)?;
         let words = || self.options.split_whitespace().map(str::to_owned);
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
         match self.maker {
             Maker::Blockyard => {
                 let mut format = lab.blockyard(&["format"]);

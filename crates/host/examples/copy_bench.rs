@@ -42,7 +42,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     for (workers, (dumps, loads)) in counts.iter().zip(&mut rates) {
-        let (dump, load) = (median(dumps), median(loads));
+        let dump = median(dumps);
+        let load = median(loads);
         if json {
             println!(
                 "{{\"bench\": \"copy\", \"workers\": {workers}, \"dump_mib_s\": {dump:.0}, \

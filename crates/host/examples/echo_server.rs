@@ -36,7 +36,8 @@ fn reply(request: &[u8]) -> [u8; 16] {
 /// Serves until the client leaves.
 fn serve(mut socket: UnixStream) -> Result<()> {
     socket.write_all(&greeting())?;
-    let (mut inbox, mut len) = (vec![0; 64 << 10], 0);
+    let mut inbox = vec![0; 64 << 10];
+    let mut len = 0;
     loop {
         match socket.read(&mut inbox[len..])? {
             0 => return Ok(()),

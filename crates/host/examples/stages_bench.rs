@@ -46,13 +46,16 @@ fn side(path: &std::path::Path, sample_every: Option<u32>) -> Side {
 
 impl Side {
     fn turn(&mut self, op: Op, depth: usize) {
-        let (mut ended, mut done) = (0u32, Vec::with_capacity(depth));
+        let mut ended = 0u32;
+        let mut done = Vec::with_capacity(depth);
         let begun = Instant::now();
         while begun.elapsed() < TURN {
             for _ in 0..64 {
                 while self.client.in_flight() < depth {
                     let offset_bytes = self.next * BLOCK_BYTES % VOLUME_BYTES;
-                    let (user, len_bytes, sync) = (self.next, BLOCK_BYTES, false);
+                    let user = self.next;
+                    let len_bytes = BLOCK_BYTES;
+                    let sync = false;
                     self.client.submit(Request { user, op, offset_bytes, len_bytes, sync });
                     self.next += 1;
                 }
@@ -95,7 +98,8 @@ fn main() {
                 }
             }
         }
-        let (off_ns, on_ns) = (off.undisturbed_ns(), on.undisturbed_ns());
+        let off_ns = off.undisturbed_ns();
+        let on_ns = on.undisturbed_ns();
         let cost = (on_ns / off_ns - 1.0) * 100.0;
         if json {
             println!(

@@ -33,7 +33,8 @@ pub fn dump(
 ) -> Result<u64, Error> {
     let mut copy = Copy::new(volume)?;
     let size = volume.size_bytes();
-    let (mut issued, mut done) = (0, 0);
+    let mut issued = 0;
+    let mut done = 0;
     while done < size {
         while issued < size && copy.in_flight.len() < PORTIONS {
             let len_bytes = (size - issued).min(PORTION_BYTES as u64) as usize;
@@ -66,7 +67,8 @@ pub fn load(
     let mut copy = Copy::new(volume)?;
     let size = volume.size_bytes();
     let sector = u64::from(volume.sector_size_bytes());
-    let (mut issued, mut done) = (0, 0);
+    let mut issued = 0;
+    let mut done = 0;
     let mut at_end = false;
     while !at_end || done < issued {
         if at_end || copy.free.is_empty() {
@@ -147,7 +149,8 @@ impl Copy {
             offset_bytes: (number * PORTION_BYTES) as u32,
             len_bytes: len_bytes as u32,
         };
-        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes as u64));
+        let sector = Sector::holding(offset_bytes);
+        let len = Sector::holding(len_bytes as u64);
         Bio::new(op, sector, len, buf, number as u64)
     }
 

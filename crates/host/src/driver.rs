@@ -250,7 +250,8 @@ impl Driver {
     /// Follows the control thread's orders.
     fn follow_orders(&mut self) {
         let Some(gate) = self.gate.as_ref().filter(|gate| gate.is_woken()) else { return };
-        let (orders, now) = (gate.take_orders(), self.now());
+        let orders = gate.take_orders();
+        let now = self.now();
         for order in orders {
             match order {
                 Order::Message(number, text) => {
@@ -544,7 +545,8 @@ impl Driver {
     /// Descriptors that become readable when [`Driver::poll`] has work.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let [ring, workers] = self.executor.wake_sources();
-        let (gate, range) = (self.gate.as_ref(), self.claims.as_ref());
+        let gate = self.gate.as_ref();
+        let range = self.claims.as_ref();
         [ring, workers, gate.and_then(ShardGate::wake), range.and_then(Claims::wake)]
     }
 

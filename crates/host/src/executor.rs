@@ -167,7 +167,8 @@ impl Executor {
 
     /// Like [`Executor::execute_one`], with timestamps before and after.
     fn execute_timed(&mut self, sqe: &Sqe) -> Option<BlkStatus> {
-        let (sample, from) = (sqe.origin.sample, stages::now());
+        let sample = sqe.origin.sample;
+        let from = stages::now();
         let status = self.execute_one(sqe);
         let is_cipher = matches!(sqe.op, SqeOp::Crypt { .. });
         let stage = if is_cipher { Stage::Cipher } else { Stage::Device };
@@ -212,7 +213,8 @@ impl Executor {
                 Some(BlkStatus::Ok)
             }
             SqeOp::Log { log, step, buf } => {
-                let (base, len) = (self.buffers.at(buf).cast_const(), buf.len_bytes as usize);
+                let base = self.buffers.at(buf).cast_const();
+                let len = buf.len_bytes as usize;
                 // SAFETY: `at` checked the range; the bytes of a write do not change until its
                 // completion.
                 let bytes = unsafe { std::slice::from_raw_parts(base, len) };
@@ -228,7 +230,8 @@ impl Executor {
                 None
             }
             SqeOp::Crypt { src, dst, .. } => {
-                let (src, dst) = (self.buffers.at(src).cast_const(), self.buffers.memory(dst));
+                let src = self.buffers.at(src).cast_const();
+                let dst = self.buffers.memory(dst);
                 self.crypt(sqe, src, dst)
             }
         }

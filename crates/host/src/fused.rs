@@ -157,7 +157,8 @@ impl Fused {
     /// # Safety
     /// See `execute`.
     unsafe fn read(&self, backend: &Backend, device: &Device, calls: &mut Calls) -> BlkStatus {
-        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
+        let offset = self.sector.bytes();
+        let len = self.run.len_bytes;
         let base = self.base.get();
         if let Some(mapping) = &device.mapping
             && let Some(pages) = mapping.readable(offset, len as u64)
@@ -186,7 +187,8 @@ impl Fused {
         device: &Device,
         (scratch, calls): (&mut Scratch, &mut Calls),
     ) -> BlkStatus {
-        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
+        let offset = self.sector.bytes();
+        let len = self.run.len_bytes;
         let base = self.base.get().cast_const();
         if let Some(mapping) = &device.mapping
             && let Some(pages) = mapping.writable(offset, len as u64)

@@ -235,8 +235,10 @@ impl ShardGate {
         });
         shards.open.push(Arc::clone(&shard));
         drop(shards);
-        let (gate, held) = (Arc::clone(gate), VecDeque::new());
-        let (refused, counts) = (Failures::default(), Counts::default());
+        let gate = Arc::clone(gate);
+        let held = VecDeque::new();
+        let refused = Failures::default();
+        let counts = Counts::default();
         Ok(Self { gate, shard, is_busy: false, held, refused, counts })
     }
 
@@ -457,7 +459,9 @@ mod tests {
         }
         pass.publish(Counts::default());
         let tally = |parts| Tally { parts, bytes: parts * 4096 };
-        let (reads, writes, others) = (tally(2), tally(1), tally(2));
+        let reads = tally(2);
+        let writes = tally(1);
+        let others = tally(2);
         let expected = Counts { reads, writes, flushes: 1, others, ..Counts::default() };
         assert_eq!(gate.counts(), (expected, 1));
     }

@@ -122,8 +122,10 @@ impl Client {
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
         let driver = Driver::new(&volume.parts, BOUNCE_SLOTS, vec![Arc::clone(&region)], priority)
             .map_err(failed)?;
-        let (slots, users) = (Slots::default(), Vec::new());
-        let (done, ended) = (Vec::new(), Vec::new());
+        let slots = Slots::default();
+        let users = Vec::new();
+        let done = Vec::new();
+        let ended = Vec::new();
         Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
     }
 
@@ -165,7 +167,8 @@ impl Client {
             bytes.fill(user, self.slot_mut(slot, len));
         }
         let buf = if has_data { self.buf(slot, len) } else { BufRef::NONE };
-        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
+        let sector = Sector::holding(offset_bytes);
+        let len = Sector::holding(len_bytes);
         let origin = Origin { sync, ..Origin::default() };
         let Marks { fua, preflush } = marks;
         let bio = Bio::new(op, sector, len, buf, u64::from(slot));
@@ -400,7 +403,8 @@ mod tests {
         for _ in 0..2 {
             let mut client = Client::new(&volume, Priority::default()).unwrap();
             for user in 0..2 {
-                let (offset_bytes, len_bytes) = (0, u64::MAX - 511);
+                let offset_bytes = 0;
+                let len_bytes = u64::MAX - 511;
                 client.submit(Request { offset_bytes, len_bytes, ..request(Op::Discard, user) });
             }
             let done = wait(&mut client, 2);
@@ -500,7 +504,8 @@ mod tests {
         let volume = Volume::from_table(&table, &VolumeOptions::default()).unwrap();
         let mut client = Client::new(&Arc::new(volume), Priority::default()).unwrap();
         client.submit(request(Op::Read, 0));
-        let (begun, mut done) = (Instant::now(), Vec::new());
+        let begun = Instant::now();
+        let mut done = Vec::new();
         while !done.iter().any(|done: &Done| done.user == 0) {
             assert!(begun.elapsed() < Duration::from_secs(60), "it takes a millisecond");
             done.clear();

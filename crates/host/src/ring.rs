@@ -287,7 +287,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let Ok(mut ring) = Ring::new(1, vec![file.as_raw_fd()]) else { return };
         file.write_all_at(b"abcdefgh", 0).unwrap();
-        let (mut first, mut second) = ([0u8; 4], [0u8; 4]);
+        let mut first = [0u8; 4];
+        let mut second = [0u8; 4];
         let memory = [iovec(first.as_mut_ptr(), 4), iovec(second.as_mut_ptr(), 4)];
         let mut answers = Vec::new();
         for offset_bytes in [0, 2] {

@@ -30,7 +30,8 @@ pub(crate) unsafe fn execute(
         FileOpKind::Read { .. } | FileOpKind::Write { .. } => unsafe { transfer(fd, kind, memory) },
         FileOpKind::Flush => sync_data(fd),
         FileOpKind::PunchHole { offset_bytes, len_bytes } => {
-            let (at, len) = (offset_bytes as i64, len_bytes as i64);
+            let at = offset_bytes as i64;
+            let len = len_bytes as i64;
             // SAFETY: fallocate takes any descriptor and touches no memory of ours.
             uninterrupted(|| unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) })
         }
@@ -61,7 +62,8 @@ fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
 /// See [`execute`].
 unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> io::Result<()> {
     if let [vec] = memory[..] {
-        let (base, len_bytes) = (vec.iov_base.cast(), vec.iov_len);
+        let base = vec.iov_base.cast();
+        let len_bytes = vec.iov_len;
         match kind {
             FileOpKind::Read { offset_bytes } => {
                 return read_all(fd, offset_bytes, base, len_bytes);
@@ -161,7 +163,8 @@ pub(crate) fn write_all(
     let flags = if fua { libc::RWF_DSYNC } else { 0 };
     let mut done = 0;
     while done < len_bytes {
-        let (rest, left_bytes) = (base.wrapping_add(done), len_bytes - done);
+        let rest = base.wrapping_add(done);
+        let left_bytes = len_bytes - done;
         let vec = iovec(rest.cast_mut(), left_bytes);
         let at = (offset_bytes + done as u64) as i64;
         // SAFETY: it is the rest of a buffer that belongs to the calling SQE and is only read.

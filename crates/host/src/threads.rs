@@ -77,7 +77,8 @@ mod tests {
     fn fields_are_found_and_missing_ones_are_nothing() {
         let status = "Name:\ta\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n";
         let usage = usage_of("123456 99 7\n", status);
-        let (cpu, runnable) = (Nanos(123_456), Nanos(99));
+        let cpu = Nanos(123_456);
+        let runnable = Nanos(99);
         assert_eq!(usage, Usage { cpu, runnable, voluntary: 5, involuntary: 2 });
         assert_eq!(usage_of("", ""), Usage::default());
     }

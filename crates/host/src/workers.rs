@@ -37,7 +37,8 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new() -> Self {
-        let (io_context, scratch) = (new_io_context(), Scratch::default());
+        let io_context = new_io_context();
+        let scratch = Scratch::default();
         Self { io_context, scratch, timed: Vec::new(), timed_until: Nanos(0) }
     }
 
@@ -132,7 +133,8 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn start(config: WorkerConfig) -> Arc<Self> {
         let unbound = Arc::<Queue>::default();
-        let (mut threads, numbers) = (Vec::new(), Arc::default());
+        let mut threads = Vec::new();
+        let numbers = Arc::default();
         for number in 0..config.unbound {
             threads.extend(spawn(format!("crypt/u:{number}"), None, &unbound, &numbers));
         }
@@ -261,7 +263,8 @@ fn spawn(
     queue: &Arc<Queue>,
     numbers: &Arc<Mutex<Vec<u32>>>,
 ) -> Option<JoinHandle<()>> {
-    let (queue, numbers) = (Arc::clone(queue), Arc::clone(numbers));
+    let queue = Arc::clone(queue);
+    let numbers = Arc::clone(numbers);
     let thread = std::thread::Builder::new().name(name);
     let run = move || {
         process::leave_signals_to_others();
@@ -293,7 +296,8 @@ mod tests {
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
         let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
-        let (completions, mut task) = (CompletionQueue::new().unwrap(), Task::new());
+        let completions = CompletionQueue::new().unwrap();
+        let mut task = Task::new();
         let (started, runs) = channel();
         let (go_on, release) = channel();
         let job = |run: Run| Job {

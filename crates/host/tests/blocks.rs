@@ -48,7 +48,8 @@ fn zeros_without_holes_allocate_and_others_do_not() {
         assert_eq!(client.reply(), 1);
         assert_eq!(allocated_bytes(&path), 0, "a hole was asked for: {options:?}");
         // More than one portion, with both ends inside sectors.
-        let (start, len) = ((1 << 20) + 100, (1 << 20) + 3000);
+        let start = (1 << 20) + 100;
+        let len = (1 << 20) + 3000;
         client.ask(WRITE_ZEROES, NO_HOLE | FUA, 2, (start, len), 0);
         assert_eq!(client.reply(), 2);
         assert!(

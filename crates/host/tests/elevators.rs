@@ -111,7 +111,8 @@ fn two_clients_read_back_what_both_have_written_whatever_the_elevator() {
             let volume = Arc::new(crypt(&image(dir.path()), 0, &options).unwrap());
             assert_eq!(volume.elevator(), elevator.name);
             let serving = Serving::start(&dir.path().join("socket"), exports(&volume));
-            let (mut one, mut two) = (serving.connect("rt"), serving.connect("idle"));
+            let mut one = serving.connect("rt");
+            let mut two = serving.connect("idle");
             std::thread::scope(|scope| {
                 scope.spawn(|| (0..3).for_each(|round| write_all(&mut one, 0, round)));
                 scope.spawn(|| (0..3).for_each(|round| write_all(&mut two, 1, round)));

@@ -89,13 +89,15 @@ fn client(table: &str) -> Client {
 #[test]
 fn stripes_lie_in_turn_on_their_files() {
     for files in [Files::in_memory(), Files::on_disk()] {
-        let (a, b) = (files.file("a"), files.file("b"));
+        let a = files.file("a");
+        let b = files.file("b");
         let table = format!("0 1024 striped 2 16 {} 0 {} 32", a.display(), b.display());
         let volume = volume(&table);
         let bytes = plaintext(0)[..1024 * 512].to_vec();
         fill(&volume, &bytes);
         assert!(contents(&volume) == bytes);
-        let (a, b) = (fs::read(a).unwrap(), fs::read(b).unwrap());
+        let a = fs::read(a).unwrap();
+        let b = fs::read(b).unwrap();
         for (number, chunk) in bytes.chunks_exact(16 * 512).enumerate() {
             let (file, start) = if number % 2 == 0 { (&a, 0) } else { (&b, 32 * 512) };
             let at = start + number / 2 * 16 * 512;
@@ -176,7 +178,8 @@ fn flakey_device_that_is_always_down_does_what_its_features_say() {
     let files = Files::in_memory();
     let path = files.file("a");
     let line = |features: &str| format!("0 {SECTORS} flakey {} 0 0 1 {features}", path.display());
-    let (ok, failed) = (BlkStatus::Ok, BlkStatus::IoError);
+    let ok = BlkStatus::Ok;
+    let failed = BlkStatus::IoError;
     for (features, read, write, flush) in [
         ("", failed, failed, failed),
         ("1 error_reads", failed, ok, ok),
@@ -210,10 +213,12 @@ fn replayed(reader: &LogReader, count: usize, at: &Path) -> Vec<u8> {
 #[test]
 fn write_with_fua_is_in_the_log_when_it_is_answered() {
     let files = Files::on_disk();
-    let (data, log) = (files.file("data"), files.file("log"));
+    let data = files.file("data");
+    let log = files.file("log");
     let table = format!("0 {SECTORS} log-writes {} {}", data.display(), log.display());
     let socket = files.dir.path().join("socket");
-    let (name, priority) = ("a".into(), Priority::default());
+    let name = "a".into();
+    let priority = Priority::default();
     let export = ServedExport { name, volume: volume(&table), priority };
     let serving = client::Serving::start(&socket, vec![export]);
     let mut client = serving.connect("a");
@@ -235,10 +240,12 @@ fn write_with_fua_is_in_the_log_when_it_is_answered() {
 #[test]
 fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
     for files in [Files::in_memory(), Files::on_disk()] {
-        let (data, log) = (files.file("data"), files.file("log"));
+        let data = files.file("data");
+        let log = files.file("log");
         let table = format!("0 {SECTORS} log-writes {} {}", data.display(), log.display());
         let mut client = client(&table);
-        let (mut place, mut flushed) = (1_u64, Vec::new());
+        let mut place = 1_u64;
+        let mut flushed = Vec::new();
         for round in 0..6 {
             for user in 0..20 {
                 place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -273,7 +280,8 @@ fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
 fn write_half(volume: &Arc<Volume>, half: u64, files: &Files, data: &Path, log: &Path) {
     let mut client = Client::new(volume, Priority::default()).unwrap();
     let scratch = files.dir.path().join(format!("replayed-{half}"));
-    let (half_bytes, mut place) = (SIZE_BYTES as u64 / 2, half + 1);
+    let half_bytes = SIZE_BYTES as u64 / 2;
+    let mut place = half + 1;
     for _ in 0..20 {
         for user in 0..8 {
             place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -292,11 +300,15 @@ fn write_half(volume: &Arc<Volume>, half: u64, files: &Files, data: &Path, log: 
 #[test]
 fn log_of_two_connections_has_what_each_has_flushed() {
     let files = Files::on_disk();
-    let (data, log) = (files.file("data"), files.file("log"));
+    let data = files.file("data");
+    let log = files.file("log");
     let volume = volume(&format!("0 {SECTORS} log-writes {} {}", data.display(), log.display()));
     std::thread::scope(|scope| {
         for half in 0..2 {
-            let (volume, files, data, log) = (&volume, &files, &data, &log);
+            let volume = &volume;
+            let files = &files;
+            let data = &data;
+            let log = &log;
             scope.spawn(move || write_half(volume, half, files, data, log));
         }
     });
@@ -305,7 +317,8 @@ fn log_of_two_connections_has_what_each_has_flushed() {
 #[test]
 fn load_ends_with_a_flush_that_the_log_has() {
     let files = Files::in_memory();
-    let (data, log) = (files.file("data"), files.file("log"));
+    let data = files.file("data");
+    let log = files.file("log");
     let volume = volume(&format!("0 {SECTORS} log-writes {} {}", data.display(), log.display()));
     fill(&volume, &plaintext(0));
     let reader = LogReader::open(&log).unwrap();
@@ -392,7 +405,8 @@ const QUEUE_MODES: [&str; 3] = ["2 queue_mode bio", "2 queue_mode rq", "2 queue_
 
 /// Devices over one file: one fails always, one works in its first half, and one works.
 fn paths_to(file: &Path) -> String {
-    let (path, half) = (file.display(), SECTORS / 2);
+    let path = file.display();
+    let half = SECTORS / 2;
     format!(
         "down: 0 {SECTORS} flakey {path} 0 0 1\n\
          half: 0 {half} linear {path} 0\nhalf: {half} {half} flakey {path} {half} 0 1\n\
@@ -440,7 +454,8 @@ fn multipath_serves_through_the_path_that_works() {
 #[test]
 fn write_in_pages_that_is_cut_below_is_written_from_where_it_is_cut() {
     let files = Files::in_memory();
-    let (a, b) = (files.file("a"), files.file("b"));
+    let a = files.file("a");
+    let b = files.file("b");
     let key = "5a".repeat(64);
     let table = format!(
         "stripes: 0 {SECTORS} striped 2 16 {} 0 {} 0\n\
@@ -487,8 +502,10 @@ fn elevator_is_that_of_the_requests_over_the_paths() {
 #[test]
 fn stacks_that_cannot_be_are_refused_by_name() {
     let files = Files::in_memory();
-    let (disk, log) = (files.file("disk"), files.file("log"));
-    let (disk, log) = (disk.display(), log.display());
+    let disk = files.file("disk");
+    let log = files.file("log");
+    let disk = disk.display();
+    let log = log.display();
     let crypt = |name: &str, device: &str, len: u32| {
         format!("{name}: 0 {len} crypt aes-xts-plain64 {} 0 {device} 0\n", "5a".repeat(64))
     };

@@ -134,7 +134,8 @@ fn zeroes_over_a_border_and_an_unaligned_write_that_come_together_both_end() {
 /// Bytes outside the parts must stay.
 fn write_beside(served: &Served, one_connection: bool, command: u16, len: u32) {
     const AT_A_TIME: u64 = 8;
-    let (mut first, mut second) = (served.connect(), served.connect());
+    let mut first = served.connect();
+    let mut second = served.connect();
     let part = 1000..1500;
     let offset = |n: u64| n * u64::from(len);
     for round in 0..200u64 {
@@ -199,7 +200,8 @@ fn bytes_beside_a_patch_keep_long_writes_and_zeroes() {
 fn two_clients_that_write_parts_of_one_sector_lose_none() {
     for way in WAYS {
         let served = Served::xts(way);
-        let (mut first, mut second) = (served.connect(), served.connect());
+        let mut first = served.connect();
+        let mut second = served.connect();
         for round in 0..100u64 {
             let fill = 1 + (round % 250) as u8;
             // Eight parts each, all of one sector, more than there is room for at a time.
@@ -221,10 +223,13 @@ fn two_clients_that_write_parts_of_one_sector_lose_none() {
 #[test]
 fn volume_is_suspended_while_clients_write_parts_of_sectors() {
     let served = Served::xts(Way::Direct);
-    let (ends, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ends = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for number in 0..4u64 {
-            let (served, ends, written) = (&served, &ends, &written);
+            let served = &served;
+            let ends = &ends;
+            let written = &written;
             scope.spawn(move || {
                 let mut client = served.connect();
                 while !ends.load(Ordering::Relaxed) {
@@ -258,7 +263,8 @@ fn volume_is_suspended_while_clients_write_parts_of_sectors() {
 fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
     for way in WAYS {
         let served = Served::start(way, "aes-cbc-essiv:sha256");
-        let (mut reader, mut writer) = (served.connect(), served.connect());
+        let mut reader = served.connect();
+        let mut writer = served.connect();
         writer.ask(WRITE, 0, 1, (0, BLOCK), 7);
         assert_eq!(writer.reply(), 1);
         let ends = AtomicBool::new(false);
@@ -287,7 +293,8 @@ fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
 fn client_that_takes_no_replies_holds_up_neither_a_suspend_nor_a_write_of_a_part() {
     for way in [Way::Direct, Way::MqDeadline] {
         let served = Served::xts(way);
-        let (mut silent, mut other) = (served.connect(), served.connect());
+        let mut silent = served.connect();
+        let mut other = served.connect();
         // The replies exceed the buffers of the sockets and the server, the requests do not. Writes
         // follow the first requests.
         let read = |n: u64| request(READ, 0, n, (n % 32 * 65_536, 65_536), 0);

@@ -197,7 +197,8 @@ fn request_behind_eight_slow_ones_is_answered_when_one_of_them_ends() {
     let folder = tempfile::tempdir().unwrap();
     let (started, starts) = mpsc::channel();
     let (go_on, gate) = mpsc::channel::<()>();
-    let (started, gate) = (Mutex::new(started), Mutex::new(gate));
+    let started = Mutex::new(started);
+    let gate = Mutex::new(gate);
     let slow: Answer = Arc::new(move |line| {
         started.lock().unwrap().send(()).unwrap();
         gate.lock().unwrap().recv().unwrap();

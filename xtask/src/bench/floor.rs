@@ -127,7 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!("\n{:<18} {:>12} {:>12} {:>8}", "server CPU", "us a request", "its floor", "ratio");
     for (row, cpu_us) in ROWS.iter().zip(cpu_us) {
-        let (cpu_us, floor_us) = (middle(cpu_us), row.floor_ns(&pieces)? / 1000.0);
+        let cpu_us = middle(cpu_us);
+        let floor_us = row.floor_ns(&pieces)? / 1000.0;
         let ratio = cpu_us / floor_us;
         println!("{:<18} {cpu_us:>12.2} {floor_us:>12.2} {ratio:>8.2}", row.job.name);
     }

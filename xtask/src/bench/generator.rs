@@ -247,7 +247,8 @@ impl Row {
         let ratio = column(&|round| round[1].mib_s / fio(round));
         let noise = column(&|round| round[2].mib_s / round[0].mib_s);
         let ends = |values: &[f64]| (values[0], values[values.len() - 1]);
-        let ((low, high), (calm, wild)) = (ends(&ratio), ends(&noise));
+        let (low, high) = ends(&ratio);
+        let (calm, wild) = ends(&noise);
         let ratio = middle(ratio);
         let verdict = match ratio {
             _ if calm <= ratio && ratio <= wild => "within noise",
@@ -338,7 +339,8 @@ fn moved(json: &str) -> Result<Moved> {
         let of = |side: &str| job[side][name].as_f64().unwrap_or(0.0);
         (of("read") + of("write")) / f64::from(1 << 20)
     };
-    let (mib_s, mib) = (of("bw_bytes"), of("io_bytes"));
+    let mib_s = of("bw_bytes");
+    let mib = of("io_bytes");
     ensure!(mib_s > 0.0, "nothing was moved");
     let number = |name: &str| job[name].as_f64().context("a number is missing in the JSON");
     // Percent of milliseconds.

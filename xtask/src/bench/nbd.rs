@@ -130,7 +130,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let images = Images::make(&lab, args.size)?;
     let machine = machine::describe();
     machine::print(&machine);
-    let (mut samples, mut medians) = (Vec::new(), Vec::new());
+    let mut samples = Vec::new();
+    let mut medians = Vec::new();
     for placement in &args.placement {
         let taken = measure(&lab, &images, &jobs, *placement, args)?;
         println!(
@@ -238,7 +239,8 @@ fn one(peer: &Peer, job: &Job, placement: Placement, args: &Args) -> Result<Samp
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
     let millis = (args.seconds * 1000.0) as u32;
     let run = Run { uri: &peer.uri, cpu: placement.client(), millis, size_mib: args.size };
-    let (start, before) = (Instant::now(), peer.process.cpu_ns()?);
+    let start = Instant::now();
+    let before = peer.process.cpu_ns()?;
     let seen = job.run(&run)?;
     let cpu_us = (peer.process.cpu_ns()? - before) as f64 / 1000.0;
     let units = if job.counts_mib() { seen.bytes / f64::from(1 << 20) } else { seen.requests };

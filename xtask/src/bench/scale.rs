@@ -117,7 +117,8 @@ fn connections(lab: &Lab, args: &Args) -> Result<()> {
         "connections", "us a request", "only moved", "ours"
     );
     for row in &rows {
-        let (all, echo) = (middle(row.cpu_us.clone()), middle(row.echo_us.clone()));
+        let all = middle(row.cpu_us.clone());
+        let echo = middle(row.echo_us.clone());
         println!("{:>12}  {all:>11.2}  {echo:>11.2}  {:>11.2}", row.name, all - echo);
     }
     Ok(())
@@ -248,7 +249,8 @@ impl Server {
 
     /// Runs `work`, and returns the server's peak memory meanwhile.
     fn watched<R>(&self, work: impl FnOnce() -> R) -> (R, f64) {
-        let (done, process) = (AtomicBool::new(false), self.process);
+        let done = AtomicBool::new(false);
+        let process = self.process;
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| {
                 let mut most: f64 = 0.0;

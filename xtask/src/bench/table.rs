@@ -130,7 +130,9 @@ mod tests {
             server_cores: 0.0,
             client_cores: 0.0,
         };
-        let (a, b, c) = (sample(1.0, 9.0), sample(5.0, 1.0), sample(2.0, 3.0));
+        let a = sample(1.0, 9.0);
+        let b = sample(5.0, 1.0);
+        let c = sample(2.0, 3.0);
         let middle = median(&[&a, &b, &c]).expect("three samples");
         assert_eq!((middle.mib_s, middle.cpu_us), (2.0, 3.0));
         assert_eq!(median(&[&a, &b]).expect("two samples").mib_s, 3.0);

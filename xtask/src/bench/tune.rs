@@ -159,7 +159,8 @@ impl Case<'_> {
     /// The recommendation of `tune`, and the settings to compare: the default and every other
     /// pipeline.
     fn search(&self) -> Result<(String, Vec<String>)> {
-        let (time, goal) = (self.args.time.to_string(), self.goal());
+        let time = self.args.time.to_string();
+        let goal = self.goal();
         let mut tune = self.backed.command(self.lab, "tune")?;
         tune.args(["--json", "--time", &time, "--goal", goal]).args(self.workload.leave());
         if self.args.smoke {
@@ -319,7 +320,8 @@ mod tests {
 
     #[test]
     fn every_round_has_all_of_them_in_another_order() {
-        let (one, other) = (order(9, 0), order(9, 1));
+        let one = order(9, 0);
+        let other = order(9, 1);
         assert_ne!(one, other);
         for mut order in [one, other] {
             order.sort_unstable();

@@ -93,7 +93,8 @@ impl<'a> Subject<'a> {
         lab.give(&image)?;
         let options =
             if sector == 512 { String::new() } else { format!(" 1 sector_size:{sector}") };
-        let (sectors, image) = (VOLUME_BYTES / 512, image.display());
+        let sectors = VOLUME_BYTES / 512;
+        let image = image.display();
         let line = format!("0 {sectors} crypt {cipher} {hex} 0 {image} 0{options}\n");
         let table = lab.write("wiped.table", line)?;
         let mut needles = round_keys(cipher, &key, sector)?;

@@ -92,7 +92,8 @@ fn list_and_map(lab: &Lab, volume: &Volume) -> Result<String> {
 /// Copies noise of the disk's size in with nbdcopy, and out again.
 fn copy_both_ways(lab: &Lab, server: &Server, len_bytes: usize) -> Result<()> {
     let want = noise(11, len_bytes);
-    let (into, out) = (lab.write("copy.in", &want)?, lab.path("copy.out"));
+    let into = lab.write("copy.in", &want)?;
+    let out = lab.path("copy.out");
     let _ = fs::remove_file(&out);
     tools::run(tool("nbdcopy").args(["--flush"]).arg(into).arg(server.uri()))?;
     tools::run(tool("nbdcopy").arg(server.uri()).arg(&out))?;
@@ -238,7 +239,8 @@ fn load_and_dump(lab: &Lab, volume: &Volume) -> Result<String> {
     let len_bytes = content::read(server.socket())?.len();
     server.stop()?;
     let want = noise(13, len_bytes);
-    let (plain, out) = (lab.write("load.in", &want)?, lab.path("dump.out"));
+    let plain = lab.write("load.in", &want)?;
+    let out = lab.path("dump.out");
     tools::run(volume.command(lab, "load")?.arg("-i").arg(plain))?;
     let server = volume.serve(lab, &["--read-only"])?;
     content::same(&content::read(server.socket())?, &want)

@@ -59,7 +59,8 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
 fn kill_rounds(lab: &Lab, volume: &Backed, serve: &str, rounds: u32) -> Result<String> {
     let words: Vec<&str> = serve.split_whitespace().collect();
     let start = || volume.serve_with(lab, &words);
-    let (mut flushes, mut torn) = (0, 0);
+    let mut flushes = 0;
+    let mut torn = 0;
     let mut histories = vec![[History::default(); BLOCKS]; CONNECTIONS];
     for round in 0..rounds {
         let (flushed, cut) = one_round(&start, round, &mut histories)?;
@@ -81,7 +82,8 @@ fn one_round(
     let flushes = AtomicU64::new(0);
     thread::scope(|scope| {
         for (owner, history) in histories.iter_mut().enumerate() {
-            let (socket, flushes) = (&socket, &flushes);
+            let socket = &socket;
+            let flushes = &flushes;
             scope.spawn(move || {
                 // The load ends when the server is gone.
                 let _ = write_until_killed(socket, owner, history, flushes);

@@ -71,7 +71,8 @@ struct Below {
 impl Below {
     /// Starts a server whose disk fails the kinds of request in this blkdebug rule.
     fn start(lab: &Lab, rule: &str) -> Result<Self> {
-        let (image, socket) = (lab.path("failing.img"), lab.path("failing.sock"));
+        let image = lab.path("failing.img");
+        let socket = lab.path("failing.sock");
         // qemu-nbd does not read holes from the disk.
         fs::write(&image, noise(7, usize::try_from(DISK_BYTES)?))?;
         tools::need("qemu-nbd")?;
@@ -164,6 +165,7 @@ fn stopped(lab: &Lab) -> Result<String> {
     ensure!(failed.len() == KINDS.len(), "two replies of one request: {failed:?}");
     ensure!(answered < TIMEOUT + ANSWER_LIMIT, "the errors came after {answered:?}");
     near.wait()?;
-    let (answered, ended) = (answered.as_secs_f64(), start.elapsed().as_secs_f64());
+    let answered = answered.as_secs_f64();
+    let ended = start.elapsed().as_secs_f64();
     Ok(format!("{} errors after {answered:.1} s, ended after {ended:.1} s", failed.len()))
 }

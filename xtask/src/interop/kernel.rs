@@ -25,7 +25,8 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     if !cases.wants_some("kernel") {
         return;
     }
-    let (mut exchanges, mut plan) = (Vec::new(), Vec::new());
+    let mut exchanges = Vec::new();
+    let mut plan = Vec::new();
     for recipe in RECIPES {
         match prepare(lab, recipe) {
             Ok(exchange) => {

@@ -23,7 +23,8 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
 }
 
 fn beside(lab: &Lab, rounds: u32) -> Result<String> {
-    let (mut left, mut repeated) = (rounds, 0);
+    let mut left = rounds;
+    let mut repeated = 0;
     while left > 0 {
         let of_this = left.min(ROUNDS_OF_A_VOLUME);
         let image = lab.path("keys.img");

@@ -56,7 +56,8 @@ fn memory(lab: &Lab) -> Result<String> {
     fio.args(["--numjobs=60", "--size=64m", "--runtime=3", "--time_based", "--group_reporting"]);
     fio.arg(format!("--uri={}", server.uri())).args(["--output-format=json", "--thread=0"]);
     let mut fio = fio.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let (mut peak_mib, mut threads) = (unlocked_mib, 0);
+    let mut peak_mib = unlocked_mib;
+    let mut threads = 0;
     let ended = until(Duration::from_secs(120), || {
         peak_mib = process.rss_mib().map_or(peak_mib, |now| peak_mib.max(now));
         threads = process.threads().map_or(threads, |now| threads.max(now));
@@ -98,7 +99,8 @@ fn verify(lab: &Lab, server: Server, seconds: u32) -> Result<String> {
     // block.
     let mut passes = 0_u32;
     let start = std::time::Instant::now();
-    let (mut written, mut read) = (0.0, 0.0);
+    let mut written = 0.0;
+    let mut read = 0.0;
     while start.elapsed().as_secs() < u64::from(seconds) {
         let mut fio = tools::tool("fio");
         let rw = ["--rw=randwrite", "--rw=randrw"][passes as usize % 2];

@@ -55,7 +55,8 @@ fn write(lab: &Lab) -> Result<Vec<u8>> {
     let log = lab.write("logged.log", [])?;
     let sectors = DEVICE_BYTES / SECTOR_BYTES;
     let table = format!("0 {sectors} log-writes logged.img logged.log\n");
-    let (table, socket) = (lab.write("logged.table", table)?, lab.path("logged.sock"));
+    let table = lab.write("logged.table", table)?;
+    let socket = lab.path("logged.sock");
     let mut serve = lab.blockyard(&["serve", "--table"]);
     serve.arg(table).arg("--socket").arg(&socket);
     let server = lab.start("logged", serve, Door::Unix(socket))?;
@@ -70,7 +71,8 @@ fn write(lab: &Lab) -> Result<Vec<u8>> {
     promise(&mut Raw::connect(server.socket())?, 0)?;
     thread::scope(|scope| {
         let start = |client| {
-            let (dir, socket) = (mounted.directory(client), server.socket());
+            let dir = mounted.directory(client);
+            let socket = server.socket();
             scope.spawn(move || sync_often(&dir, socket, client))
         };
         let clients: Vec<_> = (0..CLIENTS).map(start).collect();
@@ -136,7 +138,9 @@ fn replay(lab: &Lab, log: &[u8]) -> Result<String> {
     let mut device = vec![0; DEVICE_BYTES];
     // Rounds that each thread has promised; `None` before the file system is made.
     let mut promised: Option<[usize; CLIENTS]> = None;
-    let (mut states, mut flushes, mut is_changed) = (0, 0, false);
+    let mut states = 0;
+    let mut flushes = 0;
+    let mut is_changed = false;
     let entries = entries(log)?;
     for (index, entry) in entries.iter().enumerate() {
         let range = entry.at..entry.at + entry.len;
@@ -225,9 +229,11 @@ fn entries(log: &[u8]) -> Result<Vec<Entry<'_>>> {
         let bytes = log.get(at..at + 8).context("the log ends early")?;
         Ok(usize::try_from(u64::from_le_bytes(bytes.try_into()?))?)
     };
-    let (mut entries, mut next) = (Vec::new(), SECTOR_BYTES);
+    let mut entries = Vec::new();
+    let mut next = SECTOR_BYTES;
     for _ in 0..word(16)? {
-        let (at, len) = (word(next)? * SECTOR_BYTES, word(next + 8)? * SECTOR_BYTES);
+        let at = word(next)? * SECTOR_BYTES;
+        let len = word(next + 8)? * SECTOR_BYTES;
         let flags = word(next + 16)? as u64;
         next += SECTOR_BYTES;
         let bytes = match flags & DISCARD {

@@ -78,7 +78,8 @@ fn flow(lab: &Lab, sleep_us: u32) -> Result<String> {
         Ok(three / one)
     };
     let [fio, bench] = both(lab, &lab.path("flow.img"), &job)?;
-    let (fio, bench) = (ratio(&fio)?, ratio(&bench)?);
+    let fio = ratio(&fio)?;
+    let bench = ratio(&bench)?;
     ensure!(is_close(fio, bench), "{fio:.2} to 1 in fio, {bench:.2} to 1 here");
     Ok(format!("{bench:.2} to 1, {fio:.2} to 1 in fio"))
 }
@@ -115,7 +116,8 @@ fn errors(lab: &Lab, rw: &str) -> Result<String> {
     std::fs::write(&image, vec![7; 1 << 20])?;
     lab.give(&image)?;
     let lines = (0..4).map(|at| {
-        let (start, image) = (at * 512, image.display());
+        let start = at * 512;
+        let image = image.display();
         format!("{start} 384 linear {image} {start}\n{} 128 error\n", start + 384)
     });
     let table = lab.write("errors.table", lines.collect::<String>())?;
@@ -131,13 +133,15 @@ fn errors(lab: &Lab, rw: &str) -> Result<String> {
     let mut bench = lab.blockyard(&["bench", "--json", "--destroy", "--table", &table, "--"]);
     let bench = report(bench.args(job))?;
     let counts = |report: &Value| {
-        let (job, side) = (&report["jobs"][0], &report["jobs"][0][rw]);
+        let job = &report["jobs"][0];
+        let side = &report["jobs"][0][rw];
         let of_job = ["total_err", "first_error", "error"].map(|key| &job[key]);
         let requests = ["total_ios", "short_ios", "drop_ios", "io_bytes"].map(|key| &side[key]);
         let all = of_job.into_iter().chain(requests).chain([&side["clat_ns"]["N"]]);
         all.map(|count| count.as_u64().context("a figure is left out")).collect::<Result<Vec<_>>>()
     };
-    let (fio, bench) = (counts(&fio)?, counts(&bench)?);
+    let fio = counts(&fio)?;
+    let bench = counts(&bench)?;
     ensure!(fio == bench && fio[0] == 16, "{fio:?} in fio, {bench:?} here");
     Ok(format!("{} of {}", fio[0], fio[3]))
 }
@@ -162,7 +166,8 @@ fn names(lab: &Lab) -> Result<String> {
          latency_run=1\nss=iops_slope:0.5%\nss_dur=30\n[a]\n"
     );
     let [fio, bench] = both(lab, &lab.path("names.img"), &job)?;
-    let (fio, bench) = (&fio["jobs"][0], &bench["jobs"][0]);
+    let fio = &fio["jobs"][0];
+    let bench = &bench["jobs"][0];
     let keys = ["total_err", "first_error", "latency_depth", "latency_target"];
     for key in keys.into_iter().chain(["latency_percentile", "latency_window"]) {
         ensure!(
@@ -176,10 +181,12 @@ fn names(lab: &Lab) -> Result<String> {
         value.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
     };
     for unit in ["latency_ns", "latency_us", "latency_ms"] {
-        let (fio, bench) = (keys(&fio[unit]), keys(&bench[unit]));
+        let fio = keys(&fio[unit]);
+        let bench = keys(&bench[unit]);
         ensure!(fio == bench && !fio.is_empty(), "{unit}: {fio:?} {bench:?}");
     }
-    let (fio, bench) = (&fio["steadystate"], &bench["steadystate"]);
+    let fio = &fio["steadystate"];
+    let bench = &bench["steadystate"];
     for key in ["ss", "duration", "attained", "criterion"] {
         ensure!(
             fio[key] == bench[key] && !fio[key].is_null(),
@@ -225,7 +232,8 @@ fn priorities(lab: &Lab) -> Result<String> {
             all.sort_by_key(|(class, level, _)| (*class, *level));
             all
         };
-        let (fio, bench) = (shares(&fio), shares(&bench));
+        let fio = shares(&fio);
+        let bench = shares(&bench);
         let same = |(one, other): (&(u64, u64, f64), &(u64, u64, f64))| {
             (one.0, one.1) == (other.0, other.1) && (one.2 - other.2).abs() <= LOTS
         };

@@ -88,7 +88,8 @@ impl Drop for Far {
 }
 
 fn command(lab: &Lab, kind: Kind, image: &Path, socket: &Path) -> Result<Command> {
-    let (image, door) = (image.display(), socket.display().to_string());
+    let image = image.display();
+    let door = socket.display().to_string();
     Ok(match kind {
         Kind::Blockyard => {
             let sectors = u64::from(IMAGE_MIB) << 11;
@@ -140,7 +141,9 @@ fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
     let uri = |socket: &PathBuf| {
         format!("nbd+unix:///{export}?socket={}&unflushed=trust", socket.display())
     };
-    let (a, b, sectors) = (uri(&sockets[0]), uri(&sockets[1]), u64::from(IMAGE_MIB) << 11);
+    let a = uri(&sockets[0]);
+    let b = uri(&sockets[1]);
+    let sectors = u64::from(IMAGE_MIB) << 11;
     let features = format!("3 queue_if_no_path {mode}");
     let line = format!("0 {sectors} multipath {features} 0 1 1 service-time 0 2 0 {a} {b}");
     let table = lab.write("paths.table", format!("{line}\n"))?;
@@ -173,7 +176,8 @@ fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
 }
 
 fn verify(lab: &Lab, uri: &str, seconds: u32) -> Result<u32> {
-    let (start, mut passes) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut passes = 0;
     while start.elapsed().as_secs() < u64::from(seconds) {
         let mut fio = tools::tool("fio");
         fio.args(["--name=paths", "--ioengine=nbd", "--rw=randwrite", "--iodepth=16"]);

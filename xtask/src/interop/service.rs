@@ -135,7 +135,8 @@ fn key_fd(lab: &Lab) -> Result<String> {
 fn key_file_part(lab: &Lab) -> Result<String> {
     let volume = volume(lab)?;
     let file = lab.write("keyring", format!("junk before{PASSPHRASE}junk behind"))?;
-    let (offset, size) = ("junk before".len().to_string(), PASSPHRASE.len().to_string());
+    let offset = "junk before".len().to_string();
+    let size = PASSPHRASE.len().to_string();
     let words = [&volume.image.display().to_string(), "--key-file", &file.display().to_string()]
         .map(str::to_owned);
     let mut words = words.to_vec();
@@ -174,7 +175,8 @@ fn config(lab: &Lab) -> Result<String> {
 fn aliases(lab: &Lab) -> Result<String> {
     let volume = volume(lab)?;
     let socket = lab.path("aliases.sock");
-    let (image, pass) = (&volume.image, lab.pass());
+    let image = &volume.image;
+    let pass = lab.pass();
     let text = format!(
         "socket = {socket:?}\n[exports.home]\nvolume = {image:?}\nkey_file = {pass:?}\n\
          ioprio = \"be:6\"\n[exports.home.aliases]\nhome-rt = \"rt:0\"\nhome-idle = \"idle\"\n"

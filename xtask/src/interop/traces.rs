@@ -41,7 +41,8 @@ fn fio(lab: &Lab) -> Result<String> {
         ensure!(played["is_complete"] == true, "{played}");
         ensure!(played["bios"] == summary["bios"], "{} of {}", played["bios"], summary["bios"]);
     }
-    let (before, after) = (bios(lab, &trace)?, bios(lab, &again)?);
+    let before = bios(lab, &trace)?;
+    let after = bios(lab, &again)?;
     let submitters: BTreeSet<u64> = before.iter().map(|bio| bio.submitter).collect();
     for submitter in submitters {
         let of = |bios: &[Shown]| {
@@ -104,7 +105,8 @@ fn bios(lab: &Lab, trace: &str) -> Result<Vec<Shown>> {
         let bio: Value = serde_json::from_str(line)?;
         let number = |key: &str| bio[key].as_u64().unwrap_or(0);
         let op = bio["op"].as_str().context("a bio has an operation")?.to_owned();
-        let (sector, sectors) = (number("sector"), number("sectors"));
+        let sector = number("sector");
+        let sectors = number("sectors");
         Ok(Shown { submitter: number("submitter"), op, sector, sectors })
     };
     lines.lines().map(bio).collect()

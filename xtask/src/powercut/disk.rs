@@ -55,7 +55,8 @@ impl ChangeKind {
     /// Overwrites the overlapping part of this change with these bytes.
     fn overlay(&mut self, offset: usize, bytes: &[u8]) {
         let own = self.range();
-        let (start, end) = (own.start.max(offset), own.end.min(offset + bytes.len()));
+        let start = own.start.max(offset);
+        let end = own.end.min(offset + bytes.len());
         if start >= end {
             return;
         }

@@ -240,7 +240,8 @@ impl Shared {
     }
 
     fn wait(&self, limit: Duration, yes: impl Fn(&State) -> bool) -> bool {
-        let (until, mut state) = (Instant::now() + limit, self.lock());
+        let until = Instant::now() + limit;
+        let mut state = self.lock();
         loop {
             if yes(&state) {
                 return true;
@@ -467,7 +468,8 @@ impl State {
                 self.entry(ino).u64(0).u64(0).answer()
             }
             opcode::READ => {
-                let (offset, len) = (request.size(8), request.u32(16) as usize);
+                let offset = request.size(8);
+                let len = request.u32(16) as usize;
                 Answer::Bytes(self.disk.read(node, offset, len).to_vec())
             }
             opcode::WRITE => self.write(request),
@@ -491,7 +493,8 @@ impl State {
     }
 
     fn write(&mut self, request: &Request<'_>) -> Answer {
-        let (offset, len) = (request.size(8), request.u32(16));
+        let offset = request.size(8);
+        let len = request.u32(16);
         let bytes = &request.data(40)[..len as usize];
         if request.u32(32) & O_DSYNC != 0 && !self.is_off {
             self.syncs += 1;
@@ -506,7 +509,9 @@ impl State {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
         const ZERO_RANGE: u32 = 16;
-        let (offset, len, mode) = (request.size(8), request.size(16), request.u32(24));
+        let offset = request.size(8);
+        let len = request.size(16);
+        let mode = request.u32(24);
         match mode & !KEEP_SIZE {
             PUNCH_HOLE | ZERO_RANGE => self.disk.zero(request.node(), offset, len),
             0 => {}
@@ -518,7 +523,8 @@ impl State {
     /// Answers every third sync late: after some other requests, or when none comes.
     fn sync(&mut self, request: &Request<'_>) -> Answer {
         self.syncs += 1;
-        let (unique, ino) = (request.unique(), request.node());
+        let unique = request.unique();
+        let ino = request.node();
         let up_to = self.disk.newest_change();
         if self.random.below(3) == 0 {
             let after = 2 + self.random.below(6);

@@ -226,7 +226,8 @@ mod tests {
         ledger.acknowledge(&zeros, true);
         assert!(ledger.check(&image(&ledger, &[])).is_err());
         ledger.begin(9, 1, false, 512).unwrap();
-        let (old, new) = (image(&ledger, &[(8, None)]), image(&ledger, &[(8, None), (9, Some(2))]));
+        let old = image(&ledger, &[(8, None)]);
+        let new = image(&ledger, &[(8, None), (9, Some(2))]);
         assert!(ledger.check(&new).is_ok());
         assert!(ledger.check(&old).is_err(), "what was seen stays");
     }

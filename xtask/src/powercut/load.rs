@@ -71,13 +71,16 @@ impl Load<'_> {
     }
 
     fn send(&self, client: &mut Raw, cookie: u64, random: &mut Random) -> Result<Option<Sent>> {
-        let (flush, zeroes, fua) = (random.below(6), random.below(8), random.below(4));
+        let flush = random.below(6);
+        let zeroes = random.below(8);
+        let fua = random.below(4);
         if flush == 0 {
             let began = self.ledger().flush_begins();
             client.send(FLUSH, cookie, Range { offset: 0, len: 0 }, &[])?;
             return Ok(Some(Sent::Flush { began }));
         }
-        let (is_zero, is_stable) = (zeroes == 0, fua == 0);
+        let is_zero = zeroes == 0;
+        let is_stable = fua == 0;
         let (first, count) = self.place(random);
         let begun = self.ledger().begin(first, count, is_zero, self.sector_bytes);
         let Some(write) = begun else { return Ok(None) };

@@ -125,8 +125,10 @@ impl<'a> Setup<'a> {
 
     /// Starts the processes of the variant.
     pub(super) fn start(&self) -> Result<Running> {
-        let (first, second) = (self.power.path(FIRST), self.power.path(SECOND));
-        let (first, second) = (first.display(), second.display());
+        let first = self.power.path(FIRST);
+        let second = self.power.path(SECOND);
+        let first = first.display();
+        let second = second.display();
         let half = VOLUME_BYTES / 2 / 512;
         let mut running = Running { servers: Vec::new(), device: None };
         match self.variant.layout {
@@ -143,7 +145,8 @@ impl<'a> Setup<'a> {
                 running.servers.push(self.serve_table("front", &table, self.variant.serve)?);
             }
             Layout::Stripes => {
-                let (whole, key) = (2 * half, "5a".repeat(32) + &"c3".repeat(32));
+                let whole = 2 * half;
+                let key = "5a".repeat(32) + &"c3".repeat(32);
                 let table = format!(
                     "stripes: 0 {whole} striped 2 8 {first} 0 {second} 0\n\
                      secret: 0 {whole} crypt aes-xts-plain64 {key} 0 /dev/mapper/stripes 0\n"

@@ -129,7 +129,9 @@ fn first_names(tree: &str) -> Vec<String> {
     let Some(list) = tree.strip_prefix('{') else {
         return first_name(tree).into_iter().collect();
     };
-    let (mut depth, mut names, mut starts) = (0_usize, Vec::new(), true);
+    let mut depth = 0_usize;
+    let mut names = Vec::new();
+    let mut starts = true;
     for (at, byte) in list.bytes().enumerate() {
         match byte {
             b'{' => depth += 1,

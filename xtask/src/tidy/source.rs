@@ -24,8 +24,8 @@ pub(crate) struct Span {
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Source {
-        let (path, text, code) = (path.to_owned(), text.to_owned(), mask(text));
-        Source { path, text, code, declared_test: false }
+        let code = mask(text);
+        Source { path: path.to_owned(), text: text.to_owned(), code, declared_test: false }
     }
 
     /// Number of lines before the unit tests at the end of the file.
@@ -187,7 +187,8 @@ fn line_end(bytes: &[u8], at: usize) -> usize {
 }
 
 fn comment_end(bytes: &[u8], start: usize) -> usize {
-    let (mut at, mut depth) = (start, 0);
+    let mut at = start;
+    let mut depth = 0;
     while at < bytes.len() {
         match &bytes[at..] {
             [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),

@@ -49,7 +49,8 @@ pub(super) fn print() -> Result<(), Failure> {
         for case in &mut cases {
             let mut ratios: Vec<f64> =
                 case.rounds.iter().zip(&base).map(|(ns, base)| ns / base).collect();
-            let (ns, ratio) = (median(&mut case.rounds), median(&mut ratios));
+            let ns = median(&mut case.rounds);
+            let ratio = median(&mut ratios);
             println!("{:<16} {write:>8}  {ns:>12.0} {ratio:>16.4}", case.name);
         }
     }
@@ -91,7 +92,8 @@ impl Case {
     }
 
     fn round(&mut self, len_bytes: u64, count: u64) -> f64 {
-        let (start, mut done) = (cpu_ns(), Vec::new());
+        let start = cpu_ns();
+        let mut done = Vec::new();
         for user in 0..count {
             let offset_bytes = user * len_bytes;
             let request = Request { user, op: Op::Write, offset_bytes, len_bytes, sync: false };

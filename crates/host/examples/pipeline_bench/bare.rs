@@ -44,7 +44,8 @@ impl Bare {
         timed(&mut self.sides, job, |side, seed| {
             let mut places = Places::new(job, seed);
             for request in 0..job.requests {
-                let (place, len) = (places.next() as usize, job.len_bytes as usize);
+                let place = places.next() as usize;
+                let len = job.len_bytes as usize;
                 let buffer = side.buffers.at(request % job.depth * len, len);
                 if cold {
                     // SAFETY: a place is inside of the device's memory, which is as long as all
@@ -69,7 +70,8 @@ impl Bare {
 /// # Safety
 /// `buffer` and `device` are valid for the job's length and disjoint.
 unsafe fn run(cipher: &SectorCipher, job: &Job, buffer: *mut u8, device: *mut u8) {
-    let (len, iv_sector) = (job.len_bytes as usize, device as u64 >> 9);
+    let len = job.len_bytes as usize;
+    let iv_sector = device as u64 >> 9;
     let large = len > 4096;
     // SAFETY: guaranteed by the caller.
     unsafe {

@@ -71,7 +71,8 @@ impl Cell {
         let rounds = self.samples.iter().zip(&self.bare);
         let mut figures: Vec<f64> = rounds.map(|(sample, bare)| figure(sample, bare)).collect();
         figures.sort_by(f64::total_cmp);
-        let (low, high) = (figures[(figures.len() - 1) / 2], figures[figures.len() / 2]);
+        let low = figures[(figures.len() - 1) / 2];
+        let high = figures[figures.len() / 2];
         f64::midpoint(low, high)
     }
 }
@@ -83,7 +84,8 @@ pub(crate) fn timed<T: Send>(
     work: impl Fn(&mut T, u64) + Sync,
 ) -> Sample {
     let (first, others) = workers.split_first_mut().expect("there is a submitter");
-    let (barrier, work) = (Barrier::new(1 + others.len()), &work);
+    let barrier = Barrier::new(1 + others.len());
+    let work = &work;
     let count = 1 + others.len();
     let (start, before) = std::thread::scope(|scope| {
         for (number, other) in others.iter_mut().enumerate() {
@@ -98,7 +100,8 @@ pub(crate) fn timed<T: Send>(
         work(first, 1);
         started
     });
-    let (wall_ns, after) = (start.elapsed().as_nanos() as f64, usage());
+    let wall_ns = start.elapsed().as_nanos() as f64;
+    let after = usage();
     Sample {
         wall_ns,
         cpu_ns: after.cpu_ns - before.cpu_ns,
@@ -123,7 +126,8 @@ pub(crate) fn measure(clients: &mut [Client], job: &Job) -> Sample {
 fn touch(client: &mut Client, len_bytes: u64) {
     let mut done = Vec::new();
     for offset_bytes in (0..SIZE_BYTES).step_by(1 << 16) {
-        let (op, len_bytes) = (Op::Read, len_bytes.min(1 << 16));
+        let op = Op::Read;
+        let len_bytes = len_bytes.min(1 << 16);
         client.submit(Request { user: 0, op, offset_bytes, len_bytes, sync: false });
         client.wait(1, &mut done);
     }
@@ -135,7 +139,8 @@ fn submit(client: &mut Client, job: &Job, seed: u64) {
     let mut submitted = 0;
     while submitted < job.requests || client.in_flight() > 0 {
         while submitted < job.requests && client.in_flight() < job.depth {
-            let (offset_bytes, len_bytes) = (places.next(), job.len_bytes);
+            let offset_bytes = places.next();
+            let len_bytes = job.len_bytes;
             let user = submitted as u64;
             client.submit(Request { user, op: job.op, offset_bytes, len_bytes, sync: false });
             submitted += 1;

@@ -211,8 +211,11 @@ impl Options {
             None => 21,
         };
         let part = |word: &str| after(word).unwrap_or_default();
-        let (job, pipeline, placement) = (part("--job"), part("--pipeline"), part("--placement"));
-        let (smoke, json) = (has("--smoke"), has("--json"));
+        let job = part("--job");
+        let pipeline = part("--pipeline");
+        let placement = part("--placement");
+        let smoke = has("--smoke");
+        let json = has("--json");
         Ok(Self { rounds, smoke, json, job, pipeline, placement })
     }
 }
@@ -248,7 +251,8 @@ fn measure(
     let mut bare = Bare::new(placement.submitters())?;
     for job in JOBS.iter().filter(|job| job.name.contains(&options.job)) {
         let requests = if options.smoke { job.requests / 16 } else { job.requests };
-        let (job, image) = (Job { requests, ..*job }, images.path(job.file));
+        let image = images.path(job.file);
+        let job = Job { requests, ..*job };
         for round in 0..=options.rounds {
             let count = variants.len() + 2;
             let mut samples = vec![Sample::default(); count];

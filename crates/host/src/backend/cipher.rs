@@ -27,7 +27,8 @@ impl KeyedCipher {
             (params.sector_size_bytes, params.iv_large_sectors);
         let key = params.key.as_slice();
         let cipher = SectorCipher::new(&spec, key, sector_size_bytes, iv_large_sectors)?;
-        let (cipher, key_len_bytes) = (UnsafeCell::new(cipher), params.key.len());
+        let cipher = UnsafeCell::new(cipher);
+        let key_len_bytes = params.key.len();
         Ok(Self { cipher, spec, key_len_bytes, sector_size_bytes, iv_large_sectors })
     }
 

@@ -148,7 +148,8 @@ impl DeviceThread {
     /// # Errors
     /// The system has no more descriptors.
     pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
-        let (completions, client) = (CompletionQueue::new()?, new_io_context());
+        let completions = CompletionQueue::new()?;
+        let client = new_io_context();
         self.join(client, Arc::clone(&completions));
         let len = if op == Op::Flush { Sector(0) } else { Sector(1) };
         let origin = Origin { io_context: client, ..Origin::default() };
@@ -306,7 +307,8 @@ mod tests {
     /// clients at the end.
     fn answering(status: BlkStatus, joined: mpsc::Sender<usize>) -> DeviceThread {
         let run = move |shared: Arc<Shared>| {
-            let (mut clients, mut received) = (Clients::default(), Inbox::default());
+            let mut clients = Clients::default();
+            let mut received = Inbox::default();
             loop {
                 let _ = poll::readable(&[Some(shared.as_fd())], None);
                 shared.take(&mut received);

@@ -134,7 +134,8 @@ impl DiskQueue {
 
     fn start(&mut self, issue: &Issue, start: &mut Start<'_>) -> Option<io::Result<()>> {
         let Issue { tag, op, sector, len, fua, .. } = *issue;
-        let (offset_bytes, len_bytes) = (sector.bytes(), len.bytes());
+        let offset_bytes = sector.bytes();
+        let len_bytes = len.bytes();
         let kind = match op {
             Op::Read => FileOpKind::Read { offset_bytes },
             Op::Write => FileOpKind::Write { offset_bytes, fua },

@@ -114,9 +114,11 @@ impl Patches {
         // The last sector of a volume may be cut off.
         let whole_bytes = self.sector_bytes.min(self.size_bytes - start);
         let place = number as usize * SLOT_BYTES;
-        let (offset_bytes, len_bytes) = (place as u32, whole_bytes as u32);
+        let offset_bytes = place as u32;
+        let len_bytes = whole_bytes as u32;
         let buf = BufRef { slot: self.buf_slot, offset_bytes, len_bytes };
-        let (sector, len) = (Sector::holding(start), Sector::holding(whole_bytes));
+        let sector = Sector::holding(start);
+        let len = Sector::holding(whole_bytes);
         let bio = Bio::new(Op::Read, sector, len, buf, UserData::of_patch(number).0);
         let bio = Bio { origin: Origin { sync: patch.sync, ..Origin::default() }, ..bio };
         let to = self.region.at(place + SECTOR_MAX_BYTES, patch.len_bytes);
@@ -132,7 +134,8 @@ impl Patches {
             }
         }
         let skip_bytes = (patch.offset_bytes - start) as usize;
-        let (user, len_bytes) = (patch.user, patch.len_bytes);
+        let user = patch.user;
+        let len_bytes = patch.len_bytes;
         let in_flight = InFlight { user, entry: None, bio, skip_bytes, len_bytes };
         self.slots[number as usize] = Some(in_flight);
         number

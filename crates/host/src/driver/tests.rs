@@ -165,7 +165,8 @@ fn sequential_writes_without_an_elevator_are_merged_in_the_connections_own_queue
 /// read back.
 #[test]
 fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
-    let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let disk = dir_on_disk();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let elevator = |name: &str| Some(ElevatorSpec::parse(name).unwrap());
     let places = [
         (disk.path().join("cached"), false, None),
@@ -215,7 +216,8 @@ fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
 /// or not, longer than all slots, with and without workers.
 #[test]
 fn default_pipeline_writes_long_requests_as_it_reads_them() {
-    let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let disk = dir_on_disk();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let places = [
         (disk.path().join("cached"), false),
         (disk.path().join("direct"), true),
@@ -286,7 +288,8 @@ fn driver_that_goes_away_waits_for_what_workers_have() {
 /// without a share of the budget the client lives from its reserve.
 #[test]
 fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of_file() {
-    let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let disk = dir_on_disk();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let elevator = |name: &str| Some(ElevatorSpec::parse(name).unwrap());
     let places = [
         (disk.path().join("cached"), false, None),
@@ -335,7 +338,8 @@ fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of
 
 /// Writes all pages, with growing length; returns the number of writes.
 fn write_all_pages(driver: &mut Driver) -> usize {
-    let (mut first, mut count) = (0, 0);
+    let mut first = 0;
+    let mut count = 0;
     while first < PAGES {
         let pages = (1 + count).min(PAGES - first);
         let buf = BufRef { len_bytes: pages * 4096, ..bio(Op::Write, first).buf };

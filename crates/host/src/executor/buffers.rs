@@ -29,7 +29,8 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub(super) fn at(&self, buf: BufRef) -> *mut u8 {
-        let (offset, len) = (buf.offset_bytes as usize, buf.len_bytes as usize);
+        let offset = buf.offset_bytes as usize;
+        let len = buf.len_bytes as usize;
         match buf.slot {
             BufRef::ZEROS_SLOT => {
                 assert!(len <= ZEROS.len());

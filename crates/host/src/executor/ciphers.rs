@@ -31,7 +31,8 @@ impl Executor {
                 Some(BlkStatus::Ok)
             }
             Place::SameCpu | Place::Unbound => {
-                let (src, sample) = (Address(src.cast_mut()), sqe.origin.sample);
+                let src = Address(src.cast_mut());
+                let sample = sqe.origin.sample;
                 self.hand_over(place, sqe, run.len_bytes, move |backend, task| {
                     // SAFETY: the ranges are checked, and the same or disjoint; the buffers outlive
                     // the job, because an executor waits for its workers before it is dropped.
@@ -73,7 +74,8 @@ impl Executor {
         let sample = first.origin.sample;
         match place {
             Place::Inline => {
-                let (from, mut calls) = (time_of(sample), Calls::of(sample));
+                let from = time_of(sample);
+                let mut calls = Calls::of(sample);
                 let scratch = &mut self.helper.scratch;
                 // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; the scratch
                 // memory belongs to this thread.
@@ -114,7 +116,8 @@ impl Executor {
             unreachable!("the crypt target links a cipher with a write");
         };
         let run = Run { cipher, direction, iv_sector, len_bytes: src.len_bytes as usize };
-        let (src, dst) = (Address(self.buffers.at(src)), self.buffers.memory(dst));
+        let src = Address(self.buffers.at(src));
+        let dst = self.buffers.memory(dst);
         // SAFETY: `Buffers` checked both ranges, which belong to this pair and are disjoint. They
         // outlive a job, because an executor waits for its workers before it is dropped.
         let encrypt = move |backend: &Backend| unsafe {
@@ -141,7 +144,8 @@ impl Executor {
             self.hand_over(place, write, run.len_bytes, move |backend, task| {
                 encrypt(backend);
                 task.lap(sample, Stage::Cipher);
-                let (file, at) = (&backend.device(dev).file, sector.bytes());
+                let file = &backend.device(dev).file;
+                let at = sector.bytes();
                 // SAFETY: the memory belongs to this pair and outlives the job.
                 let written = unsafe { write_memory(file.data_fd(), at, dst, run.len_bytes, fua) };
                 task.lap(sample, Stage::Device);
@@ -156,7 +160,8 @@ impl Executor {
             task.lap(sample, Stage::Cipher);
             let thread = backend.device(dev).thread().expect("its way is shared");
             let origin = named(origin, task.io_context);
-            let (submitted, write) = (task.timed_until, Bio { origin, ..bio.bio });
+            let submitted = task.timed_until;
+            let write = Bio { origin, ..bio.bio };
             thread.send(&mut vec![DeviceBio { bio: write, submitted, ..bio }]);
             None
         });
@@ -170,7 +175,8 @@ impl Executor {
         len_bytes: usize,
         run: impl FnOnce(&Backend, &mut Task) -> BlkStatus + Send + 'static,
     ) {
-        let (token, sample) = (sqe.token, sqe.origin.sample);
+        let token = sqe.token;
+        let sample = sqe.origin.sample;
         let run =
             move |backend: &Backend, task: &mut Task| Cqe { token, status: run(backend, task) };
         self.hand_over_job(place, sample, len_bytes, move |backend, task| Some(run(backend, task)));

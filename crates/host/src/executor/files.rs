@@ -21,7 +21,8 @@ impl Executor {
         buf: BufRef,
     ) -> Option<BlkStatus> {
         let base = self.buffers.at(buf);
-        let (offset_bytes, len_bytes) = (sector.bytes(), buf.len_bytes as usize);
+        let offset_bytes = sector.bytes();
+        let len_bytes = buf.len_bytes as usize;
         let device = self.device(dev);
         let fd = device.file.data_fd();
         match device.file.kind() {
@@ -64,7 +65,8 @@ impl Executor {
         buf: BufRef,
         fua: bool,
     ) -> Option<BlkStatus> {
-        let (memory, len_bytes) = (self.buffers.memory(buf), buf.len_bytes as usize);
+        let memory = self.buffers.memory(buf);
+        let len_bytes = buf.len_bytes as usize;
         let device = self.device(dev);
         if let Some(mapping) = &device.mapping
             && let Some(mut pages) = mapping.rewritable(sector.bytes(), len_bytes as u64)

@@ -40,7 +40,8 @@ impl Hctx {
         match &device.queue {
             DeviceQueue::Bypassed => Self::Bypassed,
             DeviceQueue::PerConnection(config) => {
-                let (file, none) = (Arc::clone(&device.file), ElevatorSpec::of(&NONE));
+                let file = Arc::clone(&device.file);
+                let none = ElevatorSpec::of(&NONE);
                 Self::Own { queue: Box::new(DiskQueue::new(file, *config, &none)), plugged: 0 }
             }
             DeviceQueue::Shared(_) => Self::Shared(Vec::with_capacity(PLUG_MAX)),

@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn each_kind_is_said_once_in_a_while() {
-        let (said, now) = (LoggedErrors::default(), Instant::now());
+        let said = LoggedErrors::default();
+        let now = Instant::now();
         assert!(said.is_due(libc::EIO, now));
         assert!(!said.is_due(libc::EIO, now + AGAIN_AFTER / 2));
         assert!(said.is_due(libc::ENOSPC, now), "another kind");

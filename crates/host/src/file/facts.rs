@@ -15,7 +15,8 @@ impl Facts {
     /// Facts from `/sys` about the block device with this number. `is_volume`: the device is the
     /// volume itself, not the device under a file.
     pub(crate) fn of(device: u64, is_volume: bool) -> Self {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let major = rustix::fs::major(device);
+        let minor = rustix::fs::minor(device);
         let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
         // A partition's queue is in the folder of its disk.
         let fact = |name: &str| {

@@ -86,7 +86,8 @@ impl Mapping {
             return Some(address);
         }
         let address = self.address(offset_bytes, len_bytes)?;
-        let (start, end) = (offset_bytes & !(PAGE_BYTES - 1), offset_bytes + len_bytes);
+        let start = offset_bytes & !(PAGE_BYTES - 1);
+        let end = offset_bytes + len_bytes;
         self.populate(start, end, Advice::LinuxPopulateWrite).then_some(address)
     }
 

@@ -273,7 +273,8 @@ impl DeviceFile {
 
     /// The place of a range of the part on the disk.
     fn place_of(&self, offset_bytes: u64, len: usize) -> Result<u64, SourceError> {
-        let (len_bytes, device_len_bytes) = (len as u64, self.len_bytes());
+        let len_bytes = len as u64;
+        let device_len_bytes = self.len_bytes();
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > device_len_bytes) {
             return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
         }
@@ -570,7 +571,8 @@ impl DeviceFile {
 /// Asks for failed write-backs of the file that were not reported to this descriptor.
 fn reported(file: &File) -> io::Result<()> {
     // Past every page, so the call waits for nothing.
-    let (offset, len_bytes) = (i64::MAX - 1, 1);
+    let offset = i64::MAX - 1;
+    let len_bytes = 1;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
     // SAFETY: sync_file_range takes any descriptor and touches no memory of ours.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len_bytes, flags) } {

@@ -78,7 +78,8 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     // SAFETY: the kernel passes a valid siginfo for SIGBUS, which carries an address.
     let address = unsafe { (*info).si_addr() } as usize;
     for entry in &SLOTS {
-        let (base, end) = (entry.base.load(Ordering::SeqCst), entry.end.load(Ordering::SeqCst));
+        let base = entry.base.load(Ordering::SeqCst);
+        let end = entry.end.load(Ordering::SeqCst);
         if base == 0 || address < base || address >= end {
             continue;
         }

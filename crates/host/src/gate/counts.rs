@@ -73,7 +73,10 @@ impl Counts {
 
     pub(super) fn of_words(words: [u64; Self::WORDS]) -> Self {
         let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
-        let (reads, writes, flushes, others) = (words[13], words[14], words[15], words[16]);
+        let reads = words[13];
+        let writes = words[14];
+        let flushes = words[15];
+        let others = words[16];
         Self {
             reads: tally(0),
             writes: tally(2),

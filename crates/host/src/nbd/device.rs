@@ -335,7 +335,8 @@ impl Running {
         let has_answered = self.slots[index].link().expect("it is up").has_answered;
         // With a pause, because a server may close every new connection.
         self.outage.retry_after = pause_after(self.outage.retry_after, has_answered);
-        let (retry_at, retry_after) = (now + self.outage.retry_after, self.outage.retry_after);
+        let retry_at = now + self.outage.retry_after;
+        let retry_after = self.outage.retry_after;
         let down = Slot::Down { retry_at, retry_after };
         let Slot::Up(link) = std::mem::replace(&mut self.slots[index], down) else {
             unreachable!("only a slot that is up is lost");
@@ -488,7 +489,8 @@ impl Running {
     }
 
     fn dial(&self, index: usize) {
-        let (disk, inbox) = (Arc::clone(&self.disk), Arc::clone(&self.inbox));
+        let disk = Arc::clone(&self.disk);
+        let inbox = Arc::clone(&self.inbox);
         let dialed = Arc::clone(&self.dialed);
         let tell = move |outcome| {
             dialed.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));

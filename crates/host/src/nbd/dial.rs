@@ -95,7 +95,8 @@ fn handshake(socket: &OwnedFd, uri: &Uri, deadline: Instant) -> Result<(Session,
     };
     let session = Session::new(settings);
     let mut session = session.map_err(|error| error.to_string())?;
-    let (mut received, mut out) = (Vec::new(), Vec::new());
+    let mut received = Vec::new();
+    let mut out = Vec::new();
     loop {
         let step = session.on_bytes(&received, &mut out);
         received.drain(..step.consumed);

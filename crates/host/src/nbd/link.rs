@@ -228,7 +228,8 @@ impl Link {
         let room = &mut self.received[self.end..];
         // SAFETY: the buffer is initialised memory of ours.
         let received = unsafe {
-            let (base, len) = (room.as_mut_ptr().cast(), room.len());
+            let base = room.as_mut_ptr().cast();
+            let len = room.len();
             libc::recv(self.socket.as_raw_fd(), base, len, libc::MSG_DONTWAIT)
         };
         let received = done(received)?;

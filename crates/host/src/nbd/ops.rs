@@ -170,7 +170,8 @@ impl Pending {
         let at = sector.bytes() + start_bytes;
         let payload = match (op, command) {
             (Op::Write, _) => {
-                let (skip_bytes, len_bytes) = (start_bytes as usize, len_bytes as usize);
+                let skip_bytes = start_bytes as usize;
+                let len_bytes = len_bytes as usize;
                 Payload::Memory { memory, skip_bytes, len_bytes }
             }
             (_, Command::Write) => Payload::Zeros { len_bytes: len_bytes as usize },

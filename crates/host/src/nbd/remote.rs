@@ -215,7 +215,8 @@ impl RemoteDisk {
 
     pub(crate) fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
         let block = u64::from(SECTOR_BYTES);
-        let (start, end) = (offset_bytes / block * block, offset_bytes + buf.len() as u64);
+        let start = offset_bytes / block * block;
+        let end = offset_bytes + buf.len() as u64;
         let mut at = start;
         while at < end {
             let max = self.len_max_bytes(Command::Read)?;
@@ -223,7 +224,8 @@ impl RemoteDisk {
             let mut piece = vec![0; (past - at).min(max) as usize];
             let past = at + piece.len() as u64;
             self.execute(&Request::new(Command::Read, at..past), Data::To(&mut piece))?;
-            let (from, to) = (at.max(offset_bytes), past.min(end));
+            let from = at.max(offset_bytes);
+            let to = past.min(end);
             buf[(from - offset_bytes) as usize..(to - offset_bytes) as usize]
                 .copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
             at = past;

@@ -120,9 +120,11 @@ impl Script {
             let mut header = [0; 28];
             stream.read_exact(&mut header)?;
             let word = |at: usize| u64::from_be_bytes(header[at..at + 8].try_into().unwrap());
-            let (cookie, offset_bytes) = (word(8), word(16));
+            let cookie = word(8);
+            let offset_bytes = word(16);
             let len_bytes = u32::from_be_bytes(header[24..].try_into().unwrap());
-            let (fua, command) = (header[5] & 1 != 0, u16::from(header[7]));
+            let fua = header[5] & 1 != 0;
+            let command = u16::from(header[7]);
             if command == DISCONNECT {
                 return Ok(());
             }
@@ -237,7 +239,8 @@ impl Client {
     fn with_count(script: Script, parameters: &str, unflushed: &Arc<Unflushed>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let (listener, script) = (UnixListener::bind(&path).unwrap(), Arc::new(script));
+        let listener = UnixListener::bind(&path).unwrap();
+        let script = Arc::new(script);
         let serving = Arc::clone(&script);
         std::thread::spawn(move || {
             // The thread ends with the test process.
@@ -250,7 +253,8 @@ impl Client {
         let remote = Arc::new(RemoteDisk::open(&uri, true).unwrap());
         let durability = Arc::<Durability>::default();
         let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
-        let (completions, id) = (CompletionQueue::new().unwrap(), new_io_context());
+        let completions = CompletionQueue::new().unwrap();
+        let id = new_io_context();
         disk.join(id, Arc::clone(&completions));
         let memory = vec![0; LEN_BYTES];
         Self { script, disk, durability, completions, id, uri, memory, _dir: dir }
@@ -279,7 +283,8 @@ impl Client {
 
     /// Runs all operations at once; returns their statuses.
     fn run(&self, mut ops: Vec<DeviceBio>) -> Vec<BlkStatus> {
-        let (count, mut cqes) = (ops.len(), Vec::new());
+        let count = ops.len();
+        let mut cqes = Vec::new();
         self.disk.send(&mut ops);
         while cqes.len() < count {
             poll::readable(&[Some(self.completions.ready())], None).unwrap();
@@ -544,8 +549,10 @@ fn server_that_is_lost_with_unflushed_writes_has_lost_them() {
         let end = "acknowledged unflushed bytes; it may have lost them";
         Some((format!("the server was lost with {len_bytes} {end}"), BlkStatus::IoError))
     };
-    let (write, flush) = ((Op::Write, false), (Op::Flush, false));
-    let (zeroes, fua) = ((Op::WriteZeroes, false), (Op::Write, true));
+    let write = (Op::Write, false);
+    let flush = (Op::Flush, false);
+    let zeroes = (Op::WriteZeroes, false);
+    let fua = (Op::Write, true);
     let flags = SEND_FLUSH | SEND_FUA | SEND_WRITE_ZEROES;
     assert_eq!(lost(flags, "", &[write, zeroes]), with(8192));
     assert_eq!(lost(flags, "&unflushed=fail", &[write, flush, write]), with(4096));
@@ -563,9 +570,11 @@ fn flush_covers_what_was_acknowledged_when_it_was_sent() {
     assert_eq!(client.one(Op::Read, 8, 8), BlkStatus::Ok);
     let remote = super::dial::dial(&super::uri::Uri::parse(&client.uri).unwrap()).unwrap();
     let sent = |request: &Request| unflushed.sent(request, remote.remote());
-    let (write, other) = (Request::new(Command::Write, 0..512), Request::new(Command::Write, 0..8));
+    let write = Request::new(Command::Write, 0..512);
+    let other = Request::new(Command::Write, 0..8);
     unflushed.succeeded(sent(&write));
-    let (flush, late) = (sent(&Request::FLUSH), sent(&other));
+    let flush = sent(&Request::FLUSH);
+    let late = sent(&other);
     assert_eq!(unflushed.bytes(), 512);
     unflushed.succeeded(late);
     unflushed.succeeded(flush);

@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn flush_covers_what_was_acknowledged_when_it_was_sent() {
-        let (count, server) = (Unflushed::default(), server(true));
+        let count = Unflushed::default();
+        let server = server(true);
         let write = count.sent(&Request::new(Command::Write, 0..4096), &server);
         count.succeeded(write);
         let flush = count.sent(&Request::FLUSH, &server);

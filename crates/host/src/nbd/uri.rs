@@ -131,7 +131,8 @@ fn path_bytes(path: &Path) -> &[u8] {
 }
 
 fn parameters(query: &str) -> Result<(Option<PathBuf>, Settings), String> {
-    let (mut socket, mut settings) = (None, Settings::default());
+    let mut socket = None;
+    let mut settings = Settings::default();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let seconds = |text, least| number(parameter, text, least, SECONDS_MAX);
         match parameter.split_once('=') {

@@ -68,7 +68,8 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(listener: Listener, framing: Framing, answer: Answer, ends: Ends) -> Self {
-        let (waiting, answering) = (Waiting::new(WAITING), Threads::new("control", ends));
+        let waiting = Waiting::new(WAITING);
+        let answering = Threads::new("control", ends);
         Self { listener, framing, answer, waiting, answering }
     }
 

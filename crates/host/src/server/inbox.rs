@@ -51,7 +51,8 @@ impl Inbox {
     pub(super) fn make_room(&mut self) -> (*mut u8, usize) {
         let left = self.end - self.start;
         if self.start > START {
-            let (from, to) = (self.region.at(self.start, left), self.region.at(START, left));
+            let from = self.region.at(self.start, left);
+            let to = self.region.at(START, left);
             // SAFETY: both ranges are inside the region, which no write uses; they may overlap.
             unsafe { std::ptr::copy(from, to, left) };
             (self.start, self.end) = (START, START + left);

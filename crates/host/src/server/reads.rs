@@ -220,7 +220,8 @@ impl Transmission {
         user: u64,
     ) -> Bio {
         let sector = u64::from(self.volume.sector_size_bytes());
-        let (offset, len_bytes) = (place as u32, span_bytes as u32);
+        let offset = place as u32;
+        let len_bytes = span_bytes as u32;
         let start = Sector::holding(offset_bytes / sector * sector);
         let buf = BufRef { slot, offset_bytes: offset, len_bytes };
         Bio::new(Op::Read, start, Sector::holding(span_bytes as u64), buf, user)
@@ -269,7 +270,8 @@ impl Transmission {
             let slot = self.reads.free_slots.pop().expect("just looked");
             let read = self.reads.open.at(index);
             let end = read.request.offset_bytes + read.request.len_bytes;
-            let (offset_bytes, max) = (read.next, SLOT_DATA_BYTES as u64);
+            let offset_bytes = read.next;
+            let max = SLOT_DATA_BYTES as u64;
             let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
             read.next += len_bytes;
             read.pending += 1;
@@ -312,7 +314,8 @@ impl Transmission {
     fn fail_slot_read(&mut self, piece: &ReadPiece, status: BlkStatus) -> Result<(), Ended> {
         let read = self.reads.open.at(piece.read);
         read.failed = true;
-        let (request, started) = (read.request, read.sent_bytes > 0);
+        let request = read.request;
+        let started = read.sent_bytes > 0;
         let ready = std::mem::take(&mut read.ready);
         self.reads.free_slots.extend(ready.iter().map(|piece| piece.slot));
         self.reads.queue.retain(|index| *index != piece.read);
@@ -340,7 +343,8 @@ impl Transmission {
     /// Queues a piece after its read.
     fn emit(&mut self, piece: &ReadPiece) -> Result<(), Ended> {
         let read = self.reads.open.at(piece.read);
-        let (request, len_bytes) = (read.request, piece.len_bytes as u64);
+        let request = read.request;
+        let len_bytes = piece.len_bytes as u64;
         let first = read.sent_bytes == 0;
         read.sent_bytes += len_bytes;
         let last = read.sent_bytes == request.len_bytes;

@@ -80,7 +80,8 @@ impl Socket {
     }
 
     fn send_with(&self, vecs: &mut [libc::iovec], flags: libc::c_int) -> io::Result<usize> {
-        let (mut next, flags) = (0, libc::MSG_NOSIGNAL | flags);
+        let mut next = 0;
+        let flags = libc::MSG_NOSIGNAL | flags;
         while next < vecs.len() {
             let rest = &mut vecs[next..];
             // SAFETY: an all-zero header is a valid one: no address, no control data.

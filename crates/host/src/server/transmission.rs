@@ -268,7 +268,8 @@ impl Transmission {
 
     fn submit_last(&mut self, index: u32, op: Op, offset_bytes: u64, len_bytes: u64) {
         self.requests.at(index).complete = true;
-        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
+        let sector = Sector::holding(offset_bytes);
+        let len = Sector::holding(len_bytes);
         self.submit(Piece::Plain(index), Bio::new(op, sector, len, BufRef::NONE, 0));
     }
 
@@ -301,7 +302,8 @@ impl Transmission {
         let index = self.writing.expect("payload follows its WRITE");
         let sector = u64::from(self.volume.sector_size_bytes());
         let mut piece = Range { offset_bytes, at, len_bytes };
-        let (head, tail) = (piece.take_head(sector), piece.take_tail(sector));
+        let head = piece.take_head(sector);
+        let tail = piece.take_tail(sector);
         if piece.len_bytes > 0 {
             let request = &self.requests.at(index).request;
             let fua = request.fua && !is_cut(request, sector);
@@ -332,7 +334,8 @@ impl Transmission {
         let sector = u64::from(self.volume.sector_size_bytes());
         let Request { offset_bytes, len_bytes, .. } = self.requests.at(index).request;
         let mut whole = Range { offset_bytes, at: Range::ZEROS, len_bytes: len_bytes as usize };
-        let (head, tail) = (whole.take_head(sector), whole.take_tail(sector));
+        let head = whole.take_head(sector);
+        let tail = whole.take_tail(sector);
         self.requests.at(index).portions =
             whole.offset_bytes..whole.offset_bytes + whole.len_bytes as u64;
         head.into_iter().chain(tail).for_each(|part| self.patch(index, part));

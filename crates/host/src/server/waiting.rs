@@ -93,7 +93,8 @@ impl<C: Conversation> Waiting<C> {
             self.drop_most_silent(|_| true);
         }
         let deadline = now + self.limits.time;
-        let (progress, conversation) = (Progress::WaitsFor(PollFlags::IN), new);
+        let progress = Progress::WaitsFor(PollFlags::IN);
+        let conversation = new;
         self.clients.push(Client { socket, peer, deadline, heard: now, progress, conversation });
         self.go_on(now, self.clients.len() - 1);
     }

@@ -167,7 +167,8 @@ pub(crate) fn attribute(from: Nanos, to: Nanos, spans: &mut [Span]) -> [u64; Sta
     let mut stages = [0; Stage::ALL.len()];
     if let [Span { stage, from: begun, to: ended }] = *spans {
         // The usual case of a bio without waits.
-        let (begun, ended) = (begun.max(from).min(to), ended.max(from).min(to));
+        let begun = begun.max(from).min(to);
+        let ended = ended.max(from).min(to);
         stages[in_front_of(stage, true) as usize] += begun.since(from).0;
         stages[stage as usize] += ended.since(begun).0;
         stages[Stage::Completion as usize] += to.since(ended).0;

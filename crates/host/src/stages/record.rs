@@ -44,7 +44,8 @@ impl Series {
 
     fn read(&self) -> Times {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        let (sum_ns, max_ns) = (&self.sum_ns, &self.max_ns);
+        let sum_ns = &self.sum_ns;
+        let max_ns = &self.max_ns;
         Times::of_counts(
             counts,
             sum_ns.load(Ordering::Relaxed),

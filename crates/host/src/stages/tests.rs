@@ -27,7 +27,8 @@ fn run(volume: &Arc<Volume>, op: Op, count: u64, len_bytes: u64) -> Vec<(f64, f6
     let mut done = Vec::new();
     let one = |user| {
         let request = Request { user, op, offset_bytes: user * len_bytes, len_bytes, sync: false };
-        let (before, begun) = (sum_ns(volume), Instant::now());
+        let before = sum_ns(volume);
+        let begun = Instant::now();
         client.submit(request);
         client.wait(1, &mut done);
         let took = begun.elapsed().as_nanos() as f64;
@@ -134,7 +135,8 @@ fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
     let scheduling = Scheduling { elevator, ..Scheduling::default() };
     for (pipeline, worker_threads) in [("inline", 0), ("E", 1), ("G", 1)] {
         let pipeline = PipelineChoice::parse(pipeline).unwrap();
-        let (worker_threads, scheduling) = (Some(worker_threads), scheduling.clone());
+        let worker_threads = Some(worker_threads);
+        let scheduling = scheduling.clone();
         let options = VolumeOptions { worker_threads, pipeline, scheduling, ..every() };
         let volume = crypt(file.path(), true, &options);
         let requests = run(&volume, Op::Write, 15, 64 << 10);

@@ -247,7 +247,8 @@ impl Volume {
     /// whole line.
     fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
         let layers: Vec<&Table> = self.parts.table.layers().collect();
-        let (mut table, mut at) = (&self.parts.table, sector);
+        let mut table = &self.parts.table;
+        let mut at = sector;
         loop {
             let (_, extent) = line_of(table, at)?;
             let window = extent.facts().plain_window();

@@ -187,7 +187,8 @@ impl Builder<'_> {
         let len_bytes = len.bytes();
         let file = Arc::new(DeviceFile::ram(len_bytes)?);
         let mapping = Mapping::new(file.file(), len_bytes, true);
-        let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
+        let queue = DeviceQueue::Bypassed;
+        let elevator = ElevatorSpec::of(&NONE);
         self.backend.devices.push(Device { file, mapping, queue, elevator, is_path: false });
         Ok(dev_id(self.backend.devices.len() - 1))
     }

@@ -36,7 +36,8 @@ impl Builder<'_> {
                     DevId::mapped(self.below.len() - 1)
                 }
             };
-            let (name, len_sectors) = (mapping.name.clone(), mapping.len());
+            let name = mapping.name.clone();
+            let len_sectors = mapping.len();
             self.mapped.push(Mapped { name, len_sectors, dev });
         }
         self.extents = self.extents_of(top, mappings)?;

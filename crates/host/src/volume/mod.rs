@@ -122,15 +122,18 @@ impl Volume {
     pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         let end_bytes = offset_bytes + len_bytes;
         for extent in self.parts.table.extents() {
-            let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
-            let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
+            let first = extent.start.bytes();
+            let past = (extent.start + extent.len).bytes();
+            let from = first.max(offset_bytes);
+            let to = past.min(end_bytes);
             let on_file = extent.facts().window.filter(|area| area.dev.below().is_none());
             let Some(DeviceArea { dev, start }) = on_file else { continue };
             if from < to {
                 let Some(file) = self.parts.backend.devices[usize::from(dev.0)].file.local() else {
                     continue;
                 };
-                let (at, len) = (start.bytes() + from - first, NonZeroU64::new(to - from));
+                let at = start.bytes() + from - first;
+                let len = NonZeroU64::new(to - from);
                 let _ = rustix::fs::fadvise(file, at, len, Advice::WillNeed);
             }
         }

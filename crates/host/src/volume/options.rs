@@ -29,7 +29,8 @@ impl Scheduling {
 
     /// Describes an invalid value.
     pub(super) fn problem(&self) -> Option<String> {
-        let (depths, sectors) = (Self::QUEUE_DEPTHS, Self::MAX_SECTORS);
+        let depths = Self::QUEUE_DEPTHS;
+        let sectors = Self::MAX_SECTORS;
         if let Some(depth) = self.queue_depth.filter(|depth| !depths.contains(depth)) {
             return Some(format!(
                 "the queue depth is {depth}; it must be {} to {}",

@@ -120,7 +120,8 @@ impl Builder<'_> {
         let queues = device.is_none_or(Device::has_queue);
         // Writes through the page cache are sorted by the kernel.
         let seeks = device.is_some_and(|device| queues && device.file.facts().rotational);
-        let (part_bytes, hand_over_ns) = (PART_BYTES, WORKER_ROUND_TRIP_NS);
+        let part_bytes = PART_BYTES;
+        let hand_over_ns = WORKER_ROUND_TRIP_NS;
         self.described.adaptive.push(AdaptiveStatus {
             cipher_ns,
             part_bytes,

@@ -49,7 +49,9 @@ impl LogReader {
             read.map_err(|error| Error::io(path, "read the log in", error)).map(|()| sector)
         };
         let first = read(0)?;
-        let (magic, version, count) = (word(&first, 0), word(&first, 1), word(&first, 2));
+        let magic = word(&first, 0);
+        let version = word(&first, 1);
+        let count = word(&first, 2);
         let sector_bytes = word(&first, 3) & u64::from(u32::MAX);
         if magic != MAGIC || version != VERSION {
             return Err(Error::volume(path, "holds no log of log-writes, version 1"));
@@ -58,7 +60,8 @@ impl LogReader {
             let problem = format!("is a log in sectors of {sector_bytes} bytes, not 512 to 4096");
             return Err(Error::volume(path, problem));
         }
-        let (mut entries, mut at_bytes) = (Vec::new(), sector_bytes);
+        let mut entries = Vec::new();
+        let mut at_bytes = sector_bytes;
         for number in 0..count {
             let (entry, next) = parse(&read(at_bytes)?, at_bytes, sector_bytes)
                 .ok_or_else(|| Error::volume(path, format!("has a bad entry {number}")))?;

@@ -21,7 +21,8 @@ fn fixture() -> Fixture {
         File::create(&path).unwrap().set_len(len).unwrap();
         DeviceFile::open(&path, Access::ReadWrite, false).unwrap()
     };
-    let (data, log) = (open("data", 1 << 20), open("log", 0));
+    let data = open("data", 1 << 20);
+    let log = open("log", 0);
     let log = Some(WriteLog::begin(log, Arc::new(data)).unwrap());
     Fixture { dir, log }
 }

@@ -123,7 +123,8 @@ impl Disk {
         findmnt.args(["-n", "-o", "SOURCE,FSTYPE", "-T"]).arg(self.folder.path());
         let mount = tools::read(&mut findmnt).unwrap_or_default();
         let mut words = mount.split_whitespace().map(str::to_owned);
-        let (source, filesystem) = (words.next(), words.next());
+        let source = words.next();
+        let filesystem = words.next();
         let source = source.unwrap_or_else(|| "?".into());
         let queue = queue_of(Path::new(&source));
         let line = |name: &str| fs::read_to_string(queue.join(name)).unwrap_or_default();

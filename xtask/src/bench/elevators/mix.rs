@@ -38,7 +38,8 @@ impl Client {
 
     /// Start and length of the client's part of the disk: a half, nearly a half, a sixteenth.
     fn area(self, size_mib: u32) -> (u32, u32) {
-        let (half, sixteenth) = (size_mib / 2, size_mib / 16);
+        let half = size_mib / 2;
+        let sixteenth = size_mib / 16;
         match self {
             Client::Stream => (0, half),
             Client::Read => (half, half - sixteenth),

@@ -154,7 +154,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = Disk::make(&lab, &args.dir, args.size)?;
     let variants = variants(&disk, &names, args)?;
     ensure!(!variants.is_empty(), "no elevator of that name; there are {}", names.join(", "));
-    let (machine, below) = (machine::describe(), disk.below());
+    let machine = machine::describe();
+    let below = disk.below();
     machine::print(&machine);
     if let Some(why) = &disk.no_device {
         println!("no loop device, so no kernel schedulers beside ours: {why}");
@@ -226,10 +227,14 @@ fn conditions(machine: &Value, below: &Value, args: &Args) -> String {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let (name, cpu, load) =
         (word(&machine["machine"]), word(&machine["cpu"]), word(&machine["load"]));
-    let (kernel, fio) = (word(&machine["kernel"]), word(&machine["fio"]));
-    let (commit, date) = (word(&machine["blockyard"]), word(&machine["date"]));
-    let (filesystem, device) = (word(&below["filesystem"]), word(&below["device"]));
-    let (scheduler, cache) = (word(&below["scheduler"]), word(&below["write_cache"]));
+    let kernel = word(&machine["kernel"]);
+    let fio = word(&machine["fio"]);
+    let commit = word(&machine["blockyard"]);
+    let date = word(&machine["date"]);
+    let filesystem = word(&below["filesystem"]);
+    let device = word(&below["device"]);
+    let scheduler = word(&below["scheduler"]);
+    let cache = word(&below["write_cache"]);
     let disk = if below["virtual"] == true { "a virtual disk" } else { "a disk" };
     let seeks = if below["rotational"] == "1" { "says that it seeks" } else { "does not seek" };
     let Args { rounds, seconds, size, queue_depth, .. } = args;

@@ -56,7 +56,8 @@ fn load(batch: &[u8; BATCH_BYTES]) -> [Pair<Lanes>; 4] {
         };
         transpose([register(0), register(1), register(2), register(3)])
     };
-    let ([a0, b0, c0, d0], [a1, b1, c1, d1]) = (set(first), set(second));
+    let [a0, b0, c0, d0] = set(first);
+    let [a1, b1, c1, d1] = set(second);
     let pair = |first, second| Pair(Lanes(first), Lanes(second));
     [pair(a0, a1), pair(b0, b1), pair(c0, c1), pair(d0, d1)]
 }

@@ -40,7 +40,8 @@ impl Schedule {
         });
         let mut next = || pairs.next().expect("pairs do not end");
         let mut whitening = || {
-            let ([a, b], [c, d]) = (next(), next());
+            let [a, b] = next();
+            let [c, d] = next();
             [a, b, c, d]
         };
         let before = whitening();

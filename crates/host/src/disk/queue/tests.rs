@@ -51,13 +51,16 @@ impl World {
         let client = origin.io_context;
         let buf = if op == Op::Flush { BufRef::NONE } else { BufRef::zeros(4096) };
         let bio = Bio { origin, ..Bio::new(op, Sector(sector), len, buf, 0) };
-        let (borrows, is_check, submitted) = (false, false, Nanos(0));
+        let borrows = false;
+        let is_check = false;
+        let submitted = Nanos(0);
         let op = DeviceBio { bio, memory, token, client, borrows, is_check, submitted };
         self.queue.submit(self.now, op);
     }
 
     fn dispatch(&mut self) {
-        let (device, base) = (&mut self.device, self.memory.as_ptr() as usize);
+        let device = &mut self.device;
+        let base = self.memory.as_ptr() as usize;
         self.queue.dispatch(self.now, &mut |op, memory| {
             let place = |vec: &libc::iovec| (vec.iov_base as usize - base, vec.iov_len);
             device.push((op, memory.iter().map(place).collect()));
@@ -94,7 +97,8 @@ fn neighbours_in_one_plug_are_one_transfer_whatever_the_elevator() {
             world.submit(2 * index, Op::Write, u64::from(8 * index), STREAM);
         }
         world.queue.unplug(Nanos(0), IoContext(1));
-        let (mut issued, mut done) = (Vec::new(), Vec::new());
+        let mut issued = Vec::new();
+        let mut done = Vec::new();
         while done.len() < 5 {
             world.dispatch();
             if world.device.is_empty() {

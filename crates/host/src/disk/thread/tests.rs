@@ -14,7 +14,8 @@ use crate::file::Access;
 use crate::memory::{Address, Memory, Region};
 
 fn write(context: u32, index: u32, memory: &Region) -> DeviceBio {
-    let (sector, buf) = (Sector(u64::from(8 * index)), BufRef::zeros(4096));
+    let sector = Sector(u64::from(8 * index));
+    let buf = BufRef::zeros(4096);
     let origin = Origin { io_context: IoContext(context), ..Origin::default() };
     let write = Bio::new(Op::Write, sector, Sector(8), buf, 0);
     DeviceBio {

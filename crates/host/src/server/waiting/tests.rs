@@ -44,7 +44,8 @@ impl Room {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::io::Write::write_all(&mut &theirs, says).unwrap();
         self.ends.push(theirs);
-        let (socket, now) = (Socket::new(ours.into(), true), self.at(second));
+        let socket = Socket::new(ours.into(), true);
+        let now = self.at(second);
         self.waiting.admit(now, socket, peer, OneByte(name));
     }
 

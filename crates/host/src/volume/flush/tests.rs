@@ -168,7 +168,8 @@ fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
     for way in WAYS {
         for (op, marks) in [(Op::Flush, Marks::default()), (Op::Write, fua)] {
             let world = World::new(way);
-            let (mut one, mut other) = (world.client(), world.client());
+            let mut one = world.client();
+            let mut other = world.client();
             // The shared descriptor has no more errors to report, but the witness has.
             let witness =
                 world.volume.parts.backend.devices[0].file.witness_fd().expect("the file has one");
