@@ -62,7 +62,8 @@ fn written(mappings: &[MappedDevice]) -> String {
 }
 
 fn check_target(line: &Line) {
-    let (start, len) = (line.start, line.len);
+    let start = line.start;
+    let len = line.len;
     let fits = |area: &DeviceArea<String>, len: u64| {
         let end = area.start.0.checked_add(len).expect("sectors fit");
         assert!(end.checked_mul(512).is_some(), "bytes fit");

@@ -42,7 +42,8 @@ fuzz_target!(|input: &[u8]| {
     };
     // As a world does: what was not consumed is passed again with more behind.
     let packet = usize::from(*cut).max(1);
-    let (mut start, mut end) = (0, 0);
+    let mut start = 0;
+    let mut end = 0;
     while end < bytes.len() {
         start += world.receive_past(&bytes[start..]);
         end = (end + packet).min(bytes.len()).max(start);

@@ -32,9 +32,8 @@ fn put_right(disk: &mut [u8], sector: usize) {
     if disk[sector..sector + 8] != *b"EFI PART" {
         return;
     }
-    let number = |at: usize| {
-        u32::from_le_bytes(disk[at..at + 4].try_into().expect("four bytes")) as usize
-    };
+    let number =
+        |at: usize| u32::from_le_bytes(disk[at..at + 4].try_into().expect("four bytes")) as usize;
     let entries_at = number(sector + 72).wrapping_mul(sector);
     let entries_len = number(sector + 80).wrapping_mul(number(sector + 84));
     if let Some(entries) = disk.get(entries_at..entries_at.saturating_add(entries_len)) {

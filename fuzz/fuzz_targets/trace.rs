@@ -34,7 +34,8 @@ fn read(bytes: &[u8]) {
 
 /// Puts right checksums where the lengths say that they are: a fuzzer finds none.
 fn mend(bytes: &mut [u8]) {
-    let (mut start, mut len_at) = (0, 28);
+    let mut start = 0;
+    let mut len_at = 28;
     let mut fixed_bytes = 40;
     while let Some(len) = bytes.get(start + len_at..start + len_at + 4) {
         let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;

@@ -103,8 +103,8 @@ impl Rules {
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for package in lock["package"].as_array().into_iter().flatten() {
             let text = |key: &str| package.get(key).and_then(|value| value.as_str());
-            let (name, version) =
-                (text("name").unwrap_or_default(), text("version").unwrap_or_default());
+            let name = text("name").unwrap_or_default();
+            let version = text("version").unwrap_or_default();
             versions.entry(name).or_default().push(version);
             // A crate of this project has no source.
             let Some(source) = text("source") else { continue };

@@ -58,6 +58,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Options of a new volume. The defaults are cryptsetup's, except the sector size: LUKS2,
 /// aes-xts-plain64 with a 512-bit key, sectors of 4096 bytes, and argon2id adjusted to two seconds.
+// 19 fields: one for each choice about a new volume; callers set them by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
     /// Creates the file with this size, or extends it to this size. `None`: the file or device

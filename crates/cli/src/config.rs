@@ -100,6 +100,8 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
+// 38 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExportText {

@@ -59,6 +59,7 @@ pub enum Pbkdf {
 }
 
 /// Options of the new volume.
+// 14 fields: one for each part of a header that a caller may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
     /// Cipher of the data.

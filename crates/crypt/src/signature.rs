@@ -232,8 +232,8 @@ fn ext(start: &[u8]) -> Option<Signature> {
     const MARK: usize = SUPERBLOCK + 0x38;
     let marked = start.get(MARK..MARK + 2)? == b"\x53\xef";
     let inodes = le32(start, SUPERBLOCK)?;
-    let (block_size_log, revision) =
-        (le32(start, SUPERBLOCK + 0x18)?, le32(start, SUPERBLOCK + 0x4c)?);
+    let block_size_log = le32(start, SUPERBLOCK + 0x18)?;
+    let revision = le32(start, SUPERBLOCK + 0x4c)?;
     (marked && inodes > 0 && block_size_log <= 6 && revision <= 1)
         .then(|| Signature::new("an ext2, ext3 or ext4 file system", MARK))
 }

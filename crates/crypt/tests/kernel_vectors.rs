@@ -78,8 +78,8 @@ fn check(vector: &Vector<'_>) -> Result<(), String> {
     if back != encrypted {
         return Err("in place, it encrypts to something else".to_owned());
     }
-    let (size, units) =
-        (vector.sector_size_bytes as usize, u64::from(vector.sector_size_bytes) / 512);
+    let size = vector.sector_size_bytes as usize;
+    let units = u64::from(vector.sector_size_bytes) / 512;
     for (index, sector) in back.chunks_exact_mut(size).enumerate() {
         cipher.decrypt_in_place(sector, vector.iv_offset + index as u64 * units);
     }

@@ -33,6 +33,8 @@ pub struct Tag {
 
 /// A request. It grows by merging, until it is dispatched; a device may complete its first part
 /// only.
+// 20 fields: the kernel's `request`. Merging and dispatch read most of them, so they lie side by
+// side.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Operation.
@@ -51,9 +53,7 @@ pub struct Request {
     pub segments: u16,
     /// Time of its insertion into the elevator.
     pub inserted: Nanos,
-    /// First and last bio of the chain, by the queue's numbers.
-    pub(crate) first_bio: u32,
-    pub(crate) last_bio: u32,
+    pub(crate) bios: BioChain,
     /// Stage.
     pub(crate) stage: Stage,
     /// Hardware queue of the CPU that submitted it.
@@ -77,6 +77,13 @@ pub struct Request {
     pub(crate) hash: [Links; 2],
     /// Whether the request is in the merge hash.
     pub(crate) hashed: bool,
+}
+
+/// First and last bio of a request's chain, by the queue's numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BioChain {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
 }
 
 /// Stage of a request.
@@ -124,8 +131,7 @@ impl Request {
             origin: bio.origin,
             segments: 1,
             inserted: Nanos(0),
-            first_bio: bio_number,
-            last_bio: bio_number,
+            bios: BioChain { first: bio_number, last: bio_number },
             stage: Stage::Held,
             hctx: 0,
             tag: None,

@@ -40,7 +40,8 @@ use patch::Patches;
 /// and cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
-/// One shard with its executor. More than twelve fields: each bio passes all of these parts.
+/// One shard with its executor.
+// 18 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.

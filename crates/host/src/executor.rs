@@ -39,8 +39,9 @@ use crate::stages::{self, Samples, Stage, StageStats};
 use crate::timers::Timers;
 use crate::workers::{Task, Workers};
 
-/// The executor of one shard. More than twelve fields: identities of submitters, the ends of the
-/// devices' queues, places of operations in flight, and vectors that are kept for their memory.
+/// The executor of one shard.
+// 18 fields: identities of submitters, the ends of the devices' queues, places of operations in
+// flight, and vectors that are kept for their memory.
 pub(crate) struct Executor {
     backend: Arc<Backend>,
     workers: Option<Arc<Workers>>,

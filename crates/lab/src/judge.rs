@@ -228,7 +228,8 @@ fn quantity_name(quantity: &Quantity) -> String {
                 let (variant, rest) = cells.pattern.split_once('/').unwrap_or((&cells.pattern, ""));
                 (variant.to_owned(), rest.replacen('/', " ", 1))
             };
-            let ((of_variant, of_rest), (to_variant, to_rest)) = (parts(of), parts(to));
+            let (of_variant, of_rest) = parts(of);
+            let (to_variant, to_rest) = parts(to);
             if of_rest == to_rest {
                 format!("{of_rest}: {of_variant} / {to_variant}")
             } else {

@@ -89,6 +89,7 @@ impl Affinity {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
+// 15 fields: each is one cost of the simulated machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.

@@ -1,6 +1,6 @@
-//! `cargo x tidy`: rules beyond the compiler. Lengths, banned words, the places of `unsafe`, the
-//! arrows between crates, knots within a crate, a reason for every dependency, files named in
-//! pages.
+//! `cargo x tidy`: rules beyond the compiler. Lengths, banned words, the places of `unsafe`, habits
+//! that cost reading, wide structs, the arrows between crates, knots within a crate, a reason for
+//! every dependency, files named in pages.
 //!
 //! Long functions are a ratchet: those in `xtask/tidy.ratchet` may shrink and never grow, and the
 //! list must not name functions that are short now.
@@ -9,6 +9,7 @@ mod arrows;
 mod knots;
 mod links;
 mod rules;
+mod shapes;
 mod source;
 
 use crate::tools::{self, root};
@@ -55,6 +56,7 @@ pub(crate) fn run() -> Result<()> {
     for source in &mut sources {
         source.declared_test = tests.contains(&source.path);
         findings.extend(rules::check(source));
+        findings.extend(shapes::check(source));
     }
     findings.extend(knots::check(&sources));
     let (mut known, stale) = ratchet(&findings)?;

@@ -108,7 +108,7 @@ pub(crate) fn words(code: &str, word: &str) -> Vec<usize> {
 }
 
 /// The opening brace of an item's body; `None` for a declaration.
-fn body_start(code: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn body_start(code: &[u8], at: usize) -> Option<usize> {
     let mut brackets = 0_i32;
     for (index, byte) in code.iter().enumerate().skip(at) {
         match byte {
@@ -125,7 +125,7 @@ fn body_start(code: &[u8], at: usize) -> Option<usize> {
     None
 }
 
-fn body_end(code: &[u8], open: usize) -> Option<usize> {
+pub(crate) fn body_end(code: &[u8], open: usize) -> Option<usize> {
     let mut depth = 0_i32;
     for (index, byte) in code.iter().enumerate().skip(open) {
         match byte {

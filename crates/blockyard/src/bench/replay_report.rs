@@ -73,8 +73,8 @@ pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
 pub fn failed(replay: &Replay) -> Option<String> {
     let Failed { op, offset_bytes, len_bytes, error, .. } = replay.first_failed()?;
     let reason = std::io::Error::from_raw_os_error(error);
-    let (errors, all) =
-        (replay.errors(), replay.counted().values().map(|one| one.out_bios).sum::<u64>());
+    let errors = replay.errors();
+    let all = replay.counted().values().map(|one| one.out_bios).sum::<u64>();
     Some(format!(
         "{errors} of {all} bios failed; the first: {op} of {len_bytes} bytes at byte \
          {offset_bytes}: {reason}"

@@ -37,8 +37,8 @@ const FILE_SYSTEMS: [(i64, FileSystem); 7] = [
 pub(super) fn findings(root: &Path, path: &Path, trims: bool) -> Vec<Finding> {
     let Ok(metadata) = path.metadata() else { return Vec::new() };
     if metadata.file_type().is_block_device() {
-        let (major, minor) =
-            (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+        let major = rustix::fs::major(metadata.rdev());
+        let minor = rustix::fs::minor(metadata.rdev());
         let facts = queue(&root.join(format!("sys/dev/block/{major}:{minor}")), trims);
         return facts.into_iter().map(|fact| Finding::at(path, fact)).collect();
     }

@@ -298,8 +298,8 @@ impl Activity {
                 since(now.cpu_ns, before.cpu_ns) + since(now.runnable_ns, before.runnable_ns);
             (now.count, running_ns)
         };
-        let ((_, connections_ns), (workers, workers_ns)) =
-            (figures(Work::Connections), figures(Work::Workers));
+        let (_, connections_ns) = figures(Work::Connections);
+        let (workers, workers_ns) = figures(Work::Workers);
         let now = &self.requests;
         let before = &earlier.requests;
         let connected_ns = since(now.connected_ns, before.connected_ns).max(1.0);

@@ -46,6 +46,7 @@ impl From<HeaderCopy> for luks2::Copy {
 }
 
 /// A volume, as an image or as a table.
+// 13 fields: one for each option of a volume, and groups of options that commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VolumeArgs {
     /// Image file or block device

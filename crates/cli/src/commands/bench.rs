@@ -32,6 +32,7 @@ use crate::volume_spec::VolumeSpec;
 /// A job file has fio's format. Options alone form a job too:
 ///
 ///     blockyard bench disk.luks -- rw=randread bs=4k ioengine=libaio iodepth=32 runtime=10
+// 13 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, verbatim_doc_comment)]
 pub(crate) struct BenchArgs {

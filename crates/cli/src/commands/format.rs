@@ -22,6 +22,7 @@ use crate::volume_spec::warn_of_lock;
 ///
 /// The defaults are aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and argon2id adjusted
 /// to about two seconds on this machine. cryptsetup and the kernel open the result.
+// 13 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct FormatArgs {

@@ -26,6 +26,7 @@ use crate::traces::InputArgs;
 ///     blockyard replay home.trace disk.luks --destroy
 ///     blockyard replay home.trace --null --fast
 ///     blockyard replay home.trace --lab deadline-2009 --variant hdd-cfq
+// 14 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, verbatim_doc_comment)]
 pub(crate) struct ReplayArgs {

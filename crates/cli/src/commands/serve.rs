@@ -76,6 +76,7 @@ const OF_ONE_VOLUME: [&str; 33] = [
 /// Runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and exits; a
 /// second SIGTERM or SIGINT ends it at once. Accepts sockets from systemd (socket activation), and
 /// notifies it when ready.
+// 17 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {

@@ -43,6 +43,7 @@ use crate::volume_spec::VolumeSpec;
 ///     blockyard tune home.img --goal p99 --time 300 -- rw=randread bs=16k iodepth=8
 ///     blockyard tune home.img --goal p99 --trace home.trace
 ///     blockyard tune --lab parallel-dm-crypt-2013 --variant ram-64k --axis "request size"
+// 16 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, verbatim_doc_comment)]
 pub(crate) struct TuneArgs {

@@ -29,16 +29,54 @@ struct Export {
     partition: Option<String>,
     #[serde(flatten)]
     tcrypt: Tcrypt,
+    #[serde(flatten)]
+    luks: Luks,
+    #[serde(flatten)]
+    key_file: KeyFile,
+    #[serde(flatten)]
+    plain: Plain,
+    #[serde(skip_serializing_if = "is_false")]
+    direct: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pipeline: Option<String>,
+    #[serde(flatten)]
+    scheduling: Scheduling,
+}
+
+/// Keys of the device's queue.
+#[derive(Default, Serialize)]
+struct Scheduling {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elevator: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_sectors: Option<u32>,
+}
+
+/// Keys of a LUKS volume.
+#[derive(Default, Serialize)]
+struct Luks {
     #[serde(skip_serializing_if = "Option::is_none")]
     header: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key_slot: Option<u32>,
+}
+
+/// Keys of a file with the passphrase or key.
+#[derive(Default, Serialize)]
+struct KeyFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keyfile_offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keyfile_size: Option<u64>,
+}
+
+/// Keys of a plain volume.
+#[derive(Default, Serialize)]
+struct Plain {
     #[serde(skip_serializing_if = "Option::is_none")]
     cipher: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,16 +93,6 @@ struct Export {
     sector_size: Option<u32>,
     #[serde(skip_serializing_if = "is_false")]
     iv_large_sectors: bool,
-    #[serde(skip_serializing_if = "is_false")]
-    direct: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pipeline: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    elevator: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_depth: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_sectors: Option<u32>,
 }
 
 /// Keys of a TrueCrypt or VeraCrypt volume.
@@ -98,9 +126,9 @@ pub(crate) fn text(
     let name = path.file_stem().map_or_else(|| "volume".into(), |name| name.to_string_lossy());
     let mut export = described(volume);
     export.direct |= settings.direct;
-    export.queue_depth = settings.queue_depth;
-    export.max_sectors = settings.max_sectors;
-    export.elevator = settings.elevator.as_ref().map(ToString::to_string);
+    export.scheduling.queue_depth = settings.queue_depth;
+    export.scheduling.max_sectors = settings.max_sectors;
+    export.scheduling.elevator = settings.elevator.as_ref().map(ToString::to_string);
     let options = options(settings);
     export.pipeline = options.into_iter().find(|(name, _)| *name == "--pipeline").map(|(_, v)| v);
     let exports = [(name.into_owned(), export)].into();
@@ -133,19 +161,22 @@ fn described(volume: &VolumeArgs) -> Export {
             tcrypt_keyfiles: volume.tcrypt.tcrypt_keyfile.iter().map(path).collect(),
             veracrypt_pim: volume.tcrypt.veracrypt_pim,
         },
-        header: volume.header.header.as_ref().map(path),
-        key_slot: volume.key_slot,
-        key_file: volume.key.key_file.as_ref().filter(|file| file.as_os_str() != "-").map(path),
-        keyfile_offset: Some(volume.key.keyfile_offset).filter(|offset| *offset > 0),
-        keyfile_size: volume.key.keyfile_size,
-        cipher: plain.cipher.clone(),
-        key_size: plain.key_size,
-        hash: plain.hash.clone(),
-        offset: plain.offset,
-        skip: plain.skip,
-        size: plain.size,
-        sector_size: plain.sector_size,
-        iv_large_sectors: plain.iv_large_sectors,
+        luks: Luks { header: volume.header.header.as_ref().map(path), key_slot: volume.key_slot },
+        key_file: KeyFile {
+            key_file: volume.key.key_file.as_ref().filter(|file| file.as_os_str() != "-").map(path),
+            keyfile_offset: Some(volume.key.keyfile_offset).filter(|offset| *offset > 0),
+            keyfile_size: volume.key.keyfile_size,
+        },
+        plain: Plain {
+            cipher: plain.cipher.clone(),
+            key_size: plain.key_size,
+            hash: plain.hash.clone(),
+            offset: plain.offset,
+            skip: plain.skip,
+            size: plain.size,
+            sector_size: plain.sector_size,
+            iv_large_sectors: plain.iv_large_sectors,
+        },
         direct: volume.direct,
         ..Export::default()
     }

@@ -260,8 +260,8 @@ impl Table {
             if let Some((before_end, before)) = furthest
                 && start < before_end
             {
-                let (number, other) =
-                    (self.partitions[index].number, self.partitions[before].number);
+                let number = self.partitions[index].number;
+                let other = self.partitions[before].number;
                 self.partitions[index].problem = Some(format!("overlaps partition {other}"));
                 self.partitions[before].problem = Some(format!("overlaps partition {number}"));
             }

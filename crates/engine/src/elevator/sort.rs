@@ -416,7 +416,8 @@ mod tests {
             (seed >> 33) % below
         };
         let mut tree = SortTree::default();
-        let (mut map, mut places) = (BTreeMap::new(), BTreeMap::<RequestId, (u64, u64)>::new());
+        let mut map = BTreeMap::new();
+        let mut places = BTreeMap::<RequestId, (u64, u64)>::new();
         for step in 0..60_000_u64 {
             let id = RequestId(u32::try_from(draw(ids)).unwrap());
             if let Some(place) = places.remove(&id) {

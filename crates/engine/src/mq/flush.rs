@@ -68,7 +68,7 @@ impl RequestQueue {
         let config = &self.config;
         assert!(config.write_cache, "without a cache there is nothing to flush");
         let request = self.requests.at(id);
-        let bio = self.bios.bio(request.first_bio);
+        let bio = self.bios.bio(request.bios.first);
         let steps = Steps {
             preflush: bio.op == Op::Flush || bio.preflush,
             data: bio.op != Op::Flush,

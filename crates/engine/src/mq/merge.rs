@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use super::RequestQueue;
 use crate::bio::{Bio, IoContext, Op, Sector};
 use crate::elevator::{Candidate, Generation, Merged, Side};
-use crate::request::{Links, Request, RequestId, Requests, Stage};
+use crate::request::{BioChain, Links, Request, RequestId, Requests, Stage};
 use crate::time::Nanos;
 
 /// Greatest number of tried requests that touch at one sector. The kernel tries one in its hash and
@@ -136,15 +136,14 @@ struct Joiner {
     sector: Sector,
     len: Sector,
     segments: u16,
-    first_bio: u32,
-    last_bio: u32,
+    bios: BioChain,
 }
 
 impl Joiner {
     fn of(request: &Request, side: Side, id: Option<RequestId>) -> Self {
-        let Request { op, sync, origin, sector, len, segments, first_bio, last_bio, .. } = *request;
+        let Request { op, sync, origin, sector, len, segments, bios, .. } = *request;
         let candidate = Candidate { op, sync, origin, side, request: id };
-        Self { candidate, sector, len, segments, first_bio, last_bio }
+        Self { candidate, sector, len, segments, bios }
     }
 
     fn of_bio(bio: &Bio, part: u32) -> Self {
@@ -153,7 +152,8 @@ impl Joiner {
         let candidate = Candidate { op: bio.op, sync, origin: bio.origin, side, request: None };
         let sector = bio.sector;
         let len = bio.len;
-        Self { candidate, sector, len, segments: 1, first_bio: part, last_bio: part }
+        let bios = BioChain { first: part, last: part };
+        Self { candidate, sector, len, segments: 1, bios }
     }
 
     fn on(&self, side: Side) -> Self {
@@ -285,12 +285,12 @@ impl RequestQueue {
         let request = self.requests.at(id);
         match joiner.candidate.side {
             Side::Back => {
-                self.bios.link(request.last_bio, joiner.first_bio);
-                request.last_bio = joiner.last_bio;
+                self.bios.link(request.bios.last, joiner.bios.first);
+                request.bios.last = joiner.bios.last;
             }
             Side::Front => {
-                self.bios.link(joiner.last_bio, request.first_bio);
-                request.first_bio = joiner.first_bio;
+                self.bios.link(joiner.bios.last, request.bios.first);
+                request.bios.first = joiner.bios.first;
                 request.sector = joiner.sector;
             }
         }

@@ -107,6 +107,7 @@ pub struct Counters {
 }
 
 /// A request queue.
+// 20 fields: the kernel's `request_queue`. Each bio passes most of them, so they lie side by side.
 pub struct RequestQueue {
     config: QueueConfig,
     elevator: Option<Box<dyn Elevator>>,
@@ -194,9 +195,9 @@ impl RequestQueue {
     /// When the device does not have a request of this tag.
     pub fn bios(&self, tag: Tag) -> impl Iterator<Item = &Bio> {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
-        let Request { above, first_bio, .. } = self.requests[id];
+        let Request { above, bios, .. } = self.requests[id];
         let has_bios = above.is_none() && !self.flush.is_running(id);
-        self.bios.chain(has_bios.then_some(first_bio))
+        self.bios.chain(has_bios.then_some(bios.first))
     }
 
     /// Moves the ended bios to `out`, in order.

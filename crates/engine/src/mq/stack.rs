@@ -118,10 +118,10 @@ impl RequestQueue {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
         let request = self.requests.at(id);
         assert!(done < request.len, "what is done in whole is completed");
-        let (first, ended) = self.bios.advance(request.first_bio, done);
+        let (first, ended) = self.bios.advance(request.bios.first, done);
         // The data of a flush sequence is one bio, which ends with the sequence.
         assert!(ended == 0 || !request.is_flush_data());
-        request.first_bio = first;
+        request.bios.first = first;
         request.segments -= ended;
         request.sector = request.sector + done;
         request.len = Sector(request.len.0 - done.0);

@@ -158,7 +158,7 @@ impl RequestQueue {
     /// Ends a request and its bios.
     pub(super) fn end_request(&mut self, id: RequestId, status: BlkStatus) {
         assert!(self.requests[id].above.is_none(), "a clone has no bios");
-        self.bios.end_chain(self.requests[id].first_bio, status);
+        self.bios.end_chain(self.requests[id].bios.first, status);
         self.free_request(id);
     }
 

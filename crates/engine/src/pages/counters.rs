@@ -39,6 +39,7 @@ impl StepCounts {
 }
 
 /// Counters since the allocator was created, without the filling of the reserve.
+// 16 fields: each counts one kind of event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bios with all their pages.

@@ -71,6 +71,7 @@ struct Submitter {
     last: (u64, u64),
 }
 
+// 18 fields: the queue under test, the disk, the random load, and the model.
 pub(crate) struct World {
     rng: Rng,
     config: QueueConfig,

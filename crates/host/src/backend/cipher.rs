@@ -23,8 +23,8 @@ unsafe impl Sync for KeyedCipher where SectorCipher: Sync {}
 impl KeyedCipher {
     pub(crate) fn new(params: &CryptParams) -> Result<Self, CipherError> {
         let spec = CipherSpec::parse_line(&params.cipher)?;
-        let (sector_size_bytes, iv_large_sectors) =
-            (params.sector_size_bytes, params.iv_large_sectors);
+        let sector_size_bytes = params.sector_size_bytes;
+        let iv_large_sectors = params.iv_large_sectors;
         let key = params.key.as_slice();
         let cipher = SectorCipher::new(&spec, key, sector_size_bytes, iv_large_sectors)?;
         let cipher = UnsafeCell::new(cipher);

@@ -94,6 +94,7 @@ enum Storage {
 }
 
 /// An open and locked file or block device, or an export of a server, which cannot be locked.
+// 13 fields: its descriptors, and facts about the file, which are read once.
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,

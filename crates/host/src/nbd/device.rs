@@ -107,8 +107,9 @@ struct Outage {
     retry_after: Duration,
 }
 
-/// State of the thread. More than twelve fields: the operations, the connections, deadlines, and
-/// vectors that are kept for their memory.
+/// State of the thread.
+// 16 fields: the operations, the connections, deadlines, and vectors that are kept for their
+// memory.
 struct Running {
     disk: Arc<RemoteDisk>,
     /// Latch of the volume.

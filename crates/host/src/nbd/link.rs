@@ -54,8 +54,8 @@ struct Outgoing {
     sent_bytes: usize,
 }
 
-/// A connection in use. More than twelve fields: its socket and session, outgoing and received
-/// data, and deadlines.
+/// A connection in use.
+// 15 fields: its socket and session, outgoing and received data, and deadlines.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,

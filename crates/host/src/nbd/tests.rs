@@ -58,6 +58,7 @@ struct Error {
 }
 
 /// Behaviour of the server.
+// 13 fields: the faults that the server shows, and a record of its requests.
 struct Script {
     flags: AtomicU16,
     len_bytes: AtomicU64,

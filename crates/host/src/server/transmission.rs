@@ -75,8 +75,8 @@ pub(super) enum Piece {
     Read(super::reads::ReadPiece),
 }
 
-/// The transmission phase of one connection. More than twelve fields: the protocol, the volume, and
-/// the state between the two.
+/// The transmission phase of one connection.
+// 16 fields: the protocol, the volume, and the state between the two.
 pub(super) struct Transmission {
     pub(super) socket: Arc<Socket>,
     pub(super) session: Session,
@@ -307,8 +307,8 @@ impl Transmission {
         if piece.len_bytes > 0 {
             let request = &self.requests.at(index).request;
             let fua = request.fua && !is_cut(request, sector);
-            let (start, len) =
-                (Sector::holding(piece.offset_bytes), Sector::holding(piece.len_bytes as u64));
+            let start = Sector::holding(piece.offset_bytes);
+            let len = Sector::holding(piece.len_bytes as u64);
             let bio = Bio::new(Op::Write, start, len, inbox_buf(piece.at, piece.len_bytes), 0);
             self.submit(Piece::Plain(index), Bio { fua, ..bio });
         }

@@ -73,6 +73,7 @@ const GRID_NAMES_MAX: usize = 8;
 const SEEDS_MAX: usize = 64;
 
 /// An experiment, parsed from its file.
+// 14 fields: one for each section of the file.
 #[derive(Debug)]
 pub struct Experiment {
     /// Name.

@@ -340,10 +340,12 @@ impl Caller {
     fn done(&mut self, cookie: Cookie, result: Result<(), Errno>) {
         let Asked { request, expected, told, status_bytes } =
             self.asked.remove(&cookie).expect("it was in flight");
-        let error = match fails(request.offset_bytes, request.len_bytes) {
-            _ if is_refused(&request) => Some(Errno::NotSup),
-            true => Some(Errno::Io),
-            false => None,
+        let error = if is_refused(&request) {
+            Some(Errno::NotSup)
+        } else if fails(request.offset_bytes, request.len_bytes) {
+            Some(Errno::Io)
+        } else {
+            None
         };
         assert_eq!(result, error.map_or(Ok(()), Err), "{request:?}");
         let failed = error.is_some();

@@ -136,7 +136,8 @@ impl Levels {
             |group: &Vec<Kind>| group.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
         let groups: Vec<String> = self.groups.iter().map(group).collect();
         let exact = if self.exact { "" } else { ", not by level alone" };
-        let (Self { pairs, passed, .. }, levels) = (self, self.groups.len());
+        let Self { pairs, passed, .. } = self;
+        let levels = self.groups.len();
         format!(
             "{levels} level(s) from {passed} of {pairs} that pass{exact}: {}",
             groups.join(" > ")

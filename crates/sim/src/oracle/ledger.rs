@@ -57,6 +57,7 @@ struct Known {
 }
 
 /// The ledger of a queue.
+// 13 fields: the bios, the sectors' states, and the promises so far.
 #[derive(Debug)]
 pub struct Ledger {
     elevator: &'static str,

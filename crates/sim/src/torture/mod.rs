@@ -86,6 +86,7 @@ impl Default for TortureConfig {
 }
 
 /// Counts of a world.
+// 13 fields: each is one count of the summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Hash of the trace.

@@ -57,6 +57,7 @@ struct Flight {
 }
 
 /// A queue and what is below it.
+// 18 fields: the queue, the devices, operations in flight, and the planted bugs.
 pub(super) struct Stack {
     queue: Below,
     /// The configuration given to the queue; the ledger has the true one.

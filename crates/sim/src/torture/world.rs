@@ -39,6 +39,7 @@ struct Submitter {
 }
 
 /// A world.
+// 13 fields: the plan, the stack, the submitters, and the witnesses.
 pub(super) struct World<'c, 'l> {
     seed: u64,
     bios: u32,

@@ -27,8 +27,7 @@ pub struct Outcome {
 }
 
 /// Causes of a run's time.
-///
-/// It has 16 fields: each is one cause that the lab prints.
+// 16 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Causes {
     /// Counters of the queue.

@@ -22,8 +22,7 @@ pub use mapped::{Below, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
 
 /// A world, from the top down.
-///
-/// It has 15 fields: one for each layer that an experiment may set.
+// 15 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.

@@ -196,12 +196,14 @@ fn fsync_waits_for_data_and_commit_in_its_order_and_always_for_both() {
     let overlap = |fsync| {
         let mut config = config("deadline");
         config.write_back.fsync = fsync;
-        let (samples, priority) = (4, Priority::default());
+        let samples = 4;
+        let priority = Priority::default();
         let tester = fsync_tester::Config { samples, background_bytes: None, priority };
         let mut tester = FsyncTester::new(tester);
         run(&config, &mut tester, Overlap::default()).unwrap().1
     };
-    let (first, last) = (overlap(FsyncOrder::DataFirst), overlap(FsyncOrder::CommitFirst));
+    let first = overlap(FsyncOrder::DataFirst);
+    let last = overlap(FsyncOrder::CommitFirst);
     assert_eq!((first.commits_beside_data, first.returns_before_data), (0, 0));
     assert_eq!(last.returns_before_data, 0);
     assert!(
@@ -234,7 +236,8 @@ impl Observer for Commits {
 
 #[test]
 fn commit_is_synchronous_if_fsync_asked_for_it_and_a_periodic_one_is_not() {
-    let (samples, priority) = (4, Priority::default());
+    let samples = 4;
+    let priority = Priority::default();
     let tester = fsync_tester::Config { samples, background_bytes: None, priority };
     let mut asks = FsyncTester::new(tester);
     let (_, commits) = run(&config("deadline"), &mut asks, Commits::default()).unwrap();

@@ -17,8 +17,7 @@ use crate::cpu::{CpuId, ThreadId};
 use crate::fs::CommitStep;
 
 /// A thread.
-///
-/// It has 14 fields: each layer keeps its started work for the thread here.
+// 14 fields: each layer keeps its started work for the thread here.
 pub(super) struct Thread {
     pub(super) kind: Kind,
     pub(super) io_context: IoContext,

@@ -53,8 +53,7 @@ pub struct Grouping {
 }
 
 /// One section of a job file. A missing option has fio's default.
-///
-/// It has 15 fields: one for each topic of fio's options.
+// 15 fields: one for each topic of fio's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// Name of the section.

@@ -72,8 +72,7 @@ impl Errors {
 }
 
 /// Measurements of a clone.
-///
-/// It has 13 fields: each is one figure of fio's report.
+// 13 fields: each is one figure of fio's report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) read: Transfers,

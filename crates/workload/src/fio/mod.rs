@@ -72,8 +72,7 @@ pub use verify::{Mismatch, Pattern, Sum, Verify};
 pub use zoned::ZoneRule;
 
 /// Result of a job with all its clones, of one clone, or of a group of jobs.
-///
-/// It has 19 fields: each is one part of fio's report.
+// 19 fields: each is one part of fio's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobResult {
     /// Name of the job; of a group its first job.
@@ -265,8 +264,7 @@ struct File {
 }
 
 /// The jobs as a program, and their results.
-///
-/// It has 13 fields: the jobs with what their clones share, and the results.
+// 13 fields: the jobs with what their clones share, and the results.
 #[derive(Debug)]
 pub struct Fio {
     jobs: Vec<Job>,

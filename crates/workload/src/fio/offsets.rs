@@ -35,6 +35,8 @@ pub(crate) struct Extent {
 }
 
 /// The requests of a clone, pass after pass; offsets are relative to its region.
+// 14 fields: one for each of fio's options about offsets and lengths, and the state of each
+// direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
     /// The current zone, if there are zones; the other fields are then relative to a zone.
@@ -248,11 +250,9 @@ impl Offsets {
         let align_bytes = self.align_bytes[index];
         let last = self.region_bytes - self.lens[index].min_bytes();
         let at_bytes = (unit * self.unit_bytes).min(last);
-        let offset_bytes = match align_bytes == self.unit_bytes && at_bytes < last {
-            // An aligned offset needs no division, which is a tenth of the cost of an offset.
-            true => at_bytes,
-            false => at_bytes / align_bytes * align_bytes,
-        };
+        let is_aligned = align_bytes == self.unit_bytes && at_bytes < last;
+        // An aligned offset needs no division, which is a tenth of the cost of an offset.
+        let offset_bytes = if is_aligned { at_bytes } else { at_bytes / align_bytes * align_bytes };
         let len_bytes = self.fitting(index, len_bytes, self.region_bytes - offset_bytes);
         let len_bytes = len_bytes.expect("the smallest has room there");
         Extent { offset_bytes, len_bytes }

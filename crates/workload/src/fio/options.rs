@@ -210,10 +210,12 @@ fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
     let rw = rw.ok_or_else(names)?;
     let mut leap_bytes = 0;
     let mut random_every = 1;
-    match rw.is_random() {
-        _ if more.is_empty() => {}
-        true => random_every = number(more, 1, u32::MAX.into())?,
-        false => leap_bytes = signed_size(more, job.kb_base)?,
+    if !more.is_empty() {
+        if rw.is_random() {
+            random_every = number(more, 1, u32::MAX.into())?;
+        } else {
+            leap_bytes = signed_size(more, job.kb_base)?;
+        }
     }
     (job.shape.rw, job.shape.leap_bytes, job.shape.random_every) = (rw, leap_bytes, random_every);
     Ok(())

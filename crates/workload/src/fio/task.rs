@@ -158,9 +158,7 @@ struct Choice {
 }
 
 /// A clone of a job.
-///
-/// It has 20 fields: who it is, how far it is, and one part for each group of options that has a
-/// state.
+// 20 fields: who it is, how far it is, and one part for each group of options that has a state.
 #[derive(Debug)]
 pub struct Thread {
     job: Job,

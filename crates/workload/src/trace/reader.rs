@@ -22,6 +22,7 @@ use super::{
 const RECORD_BYTES_MIN: usize = 2;
 
 /// Reader of bios in the file's order, the order in which they ended.
+// 13 fields: the input, the place in it, and the values that the next record is relative to.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,

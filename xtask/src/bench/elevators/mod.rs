@@ -225,8 +225,9 @@ fn variants(disk: &Disk, elevators: &[String], args: &Args) -> Result<Vec<Varian
 /// Conditions of the run, as a list.
 fn conditions(machine: &Value, below: &Value, args: &Args) -> String {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    let (name, cpu, load) =
-        (word(&machine["machine"]), word(&machine["cpu"]), word(&machine["load"]));
+    let name = word(&machine["machine"]);
+    let cpu = word(&machine["cpu"]);
+    let load = word(&machine["load"]);
     let kernel = word(&machine["kernel"]);
     let fio = word(&machine["fio"]);
     let commit = word(&machine["blockyard"]);

@@ -21,6 +21,7 @@ pub(super) struct Report<'a> {
     stages: Option<Activity>,
 }
 
+// 17 fields: each is a key, or a group of keys, of a job in fio's JSON.
 #[derive(Serialize)]
 struct JobReport {
     jobname: String,
@@ -105,6 +106,7 @@ struct SteadyData {
     bw: Vec<u64>,
 }
 
+// 14 fields: each is a key of one direction in fio's JSON.
 #[derive(Serialize)]
 struct TransfersReport {
     io_bytes: u64,

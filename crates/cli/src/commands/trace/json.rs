@@ -22,6 +22,7 @@ pub(super) struct BioReport {
 }
 
 /// Statistics of a trace.
+// 14 fields: each is a key of the command's JSON.
 #[derive(Serialize)]
 pub(super) struct SummaryReport<'a> {
     export: &'a str,

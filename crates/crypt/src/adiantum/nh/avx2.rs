@@ -24,8 +24,8 @@ pub(super) fn hash(key: &[u8; KEY_BYTES], chunks: &[[u8; CHUNK_BYTES]]) -> [u64;
             let key = unsafe { _mm256_loadu_si256(key.as_ptr().add(offset).cast()) };
             let sum = _mm256_add_epi32(data, key);
             // Words 0 and 1 of each chunk, and words 2 and 3, in the lanes that the product reads.
-            let (first, second) =
-                (_mm256_shuffle_epi32::<0x10>(sum), _mm256_shuffle_epi32::<0x32>(sum));
+            let first = _mm256_shuffle_epi32::<0x10>(sum);
+            let second = _mm256_shuffle_epi32::<0x32>(sum);
             *lanes = _mm256_add_epi64(*lanes, _mm256_mul_epu32(first, second));
         }
     }

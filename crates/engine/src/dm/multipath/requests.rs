@@ -66,6 +66,8 @@ struct Cloned {
 }
 
 /// The request-based multipath target.
+// 15 fields: the queue, the tables of operations in flight, and vectors that are kept for their
+// memory.
 pub struct RequestTarget {
     queue: StackedQueue,
     devs: Vec<DevId>,

@@ -130,6 +130,7 @@ struct Entry {
 }
 
 /// The adios policy.
+// 13 fields: the tunables in the units of decisions, the models, and the three places of a request.
 #[derive(Debug)]
 struct Adios {
     targets: [Nanos; KINDS],

@@ -89,6 +89,7 @@ enum Blocked {
 }
 
 /// The cfq policy.
+// 15 fields: the kernel's `cfq_data`, and facts about the last dispatch.
 #[derive(Debug)]
 pub struct Cfq {
     settings: Settings,

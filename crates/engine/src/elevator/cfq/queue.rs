@@ -36,6 +36,7 @@ const DEEP_REQUESTS: usize = 4;
 pub(super) struct CfqqId(pub(super) u32);
 
 /// A cfq queue.
+// 19 fields: the kernel's `cfq_queue`; each decision of the policy reads several of them.
 #[derive(Debug)]
 pub(super) struct Cfqq {
     /// Whether the queue is one submitter's synchronous queue; otherwise it is shared by all.

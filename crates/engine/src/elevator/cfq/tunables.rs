@@ -40,6 +40,7 @@ const fn tunable(
 }
 
 /// Values in the units of the decisions, and facts about the device.
+// 14 fields: one for each tunable, and a fact about the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) quantum: u32,

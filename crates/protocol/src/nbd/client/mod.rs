@@ -15,7 +15,8 @@
 //! use blockyard_protocol::nbd::client::{Event, Request, Session, Settings};
 //!
 //! let mut session = Session::new(Settings::new("disk")).expect("the name is short");
-//! let (mut send, mut disk) = (Vec::new(), [0; 512]);
+//! let mut send = Vec::new();
+//! let mut disk = [0; 512];
 //! let received = b"NBDMAGICIHAVEOPT\0\x03"; // the server's greeting
 //! let mut at = 0;
 //! loop {

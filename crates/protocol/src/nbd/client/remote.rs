@@ -14,6 +14,7 @@ const DEFAULT_BLOCK_PREFERRED_BYTES: u32 = 4096;
 const READ_MAX_BYTES: u64 = u32::MAX as u64 - 8;
 
 /// An export according to its server.
+// 16 fields: each is one fact of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Size of the disk; a multiple of `block_min_bytes`.

@@ -150,7 +150,8 @@ impl Geometry {
     pub fn place(&self, sector: u64) -> Place {
         assert!(sector < self.sectors, "the sector is on the disk");
         let number = self.starts.partition_point(|(start, _)| *start <= sector) - 1;
-        let (zone, (start, first_cylinder)) = (self.zones[number], self.starts[number]);
+        let zone = self.zones[number];
+        let (start, first_cylinder) = self.starts[number];
         let per_track = u64::from(zone.sectors_per_track);
         let track = (sector - start) / per_track;
         let in_track = (sector - start) % per_track;

@@ -141,6 +141,7 @@ pub struct DiskCounters {
 }
 
 /// The disk.
+// 14 fields: the places of a command, the state of the mechanics, and counts.
 pub struct Disk {
     config: DiskConfig,
     /// Weight of a nanosecond of age; zero for `InOrder`.

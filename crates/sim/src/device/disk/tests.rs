@@ -128,7 +128,8 @@ fn prepared_commands_stream_and_others_lose_turns() {
 #[test]
 fn streams_of_prepared_commands_are_not_slower_in_a_deeper_queue() {
     let time = |depth: u32, streams: u64| {
-        let (overlaps_overhead, queue_depth) = (true, depth);
+        let overlaps_overhead = true;
+        let queue_depth = depth;
         let config = DiskConfig { overlaps_overhead, queue_depth, ..config(SHORTEST, 0) };
         let write = CommandOp::Write { fua: false };
         let sector = |n: u64| (n % streams) * 160 + n / streams * 8;
@@ -271,7 +272,8 @@ fn short_pauses_of_a_reader_belong_to_its_read_ahead_and_long_ones_to_the_cache(
             let sector = 200_000_000 + u64::from(tag) * 10_000_000;
             disk.start(Nanos(0), command(tag, CommandOp::Write { fua: false }, sector, 8));
         }
-        let (mut now, mut ended) = (Nanos(2 * MS), Vec::new());
+        let mut now = Nanos(2 * MS);
+        let mut ended = Vec::new();
         disk.advance(now, &mut ended);
         for tag in 0..20 {
             disk.start(now, command(20 + tag, CommandOp::Read, u64::from(tag) * 8, 8));

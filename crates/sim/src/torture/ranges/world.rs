@@ -110,6 +110,7 @@ enum Turn {
     Disk,
 }
 
+// 19 fields: the engine under test, its callers, the judge, and the limits of the load.
 pub(super) struct World<'c, 'l> {
     random: Random,
     saboteur: Random,

@@ -10,8 +10,7 @@ use crate::cpu::{CpuId, ThreadId};
 use crate::memory::MemoryCounters;
 
 /// Counters of a mapped device.
-///
-/// It has 18 fields: each is one cause that the lab prints.
+// 18 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CryptCauses {
     /// Encrypted or decrypted parts.

@@ -121,8 +121,7 @@ pub enum Sequencer {
 }
 
 /// Direction, length and order of the requests.
-///
-/// It has 14 fields: each is one option, or one group of options, about the next request.
+// 14 fields: each is one option, or one group of options, about the next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// `rw`.

@@ -44,6 +44,7 @@ struct Waiting {
     older: u64,
 }
 
+// 18 fields: the policy, the model of it, the random load, and counts.
 struct World {
     seed: u64,
     random: Random,

@@ -70,8 +70,7 @@ struct Lower {
 }
 
 /// The device.
-///
-/// It has 14 fields: the shard, what its SQEs refer to, and the threads that execute them.
+// 14 fields: the shard, what its SQEs refer to, and the threads that execute them.
 pub(in crate::world) struct Mapped {
     config: MappedConfig,
     topology: Topology,

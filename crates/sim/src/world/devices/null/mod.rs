@@ -92,8 +92,7 @@ struct SoftirqOfCpu {
 }
 
 /// The device.
-///
-/// It has 16 fields: the null device, its queues, and the threads and interrupts that run them.
+// 16 fields: the null device, its queues, and the threads and interrupts that run them.
 pub(in crate::world) struct Null {
     config: NullConfig,
     stack: Option<StackConfig>,
