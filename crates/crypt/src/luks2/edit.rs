@@ -8,6 +8,9 @@
 //! | remove | area overwritten, header |
 //! | other fields | header |
 //!
+//! A damaged or outdated copy is repaired before all of these steps. Otherwise a power cut during
+//! the write of the good copy would leave none, or an outdated one that names overwritten areas.
+//!
 //! A header means both copies, one after the other (`header_steps`), with a sequence id of its
 //! own. So a change leaves both passphrases for a moment, as in cryptsetup, and the keyslot has its
 //! old number at the end.
@@ -94,9 +97,11 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(header: &Header) -> Self {
+    /// The header as it is. A bad copy of it is repaired first.
+    fn of(header: &Header) -> Result<Self, Error> {
         let document = header.metadata.document.clone();
-        Self { binary: header.binary.clone(), document, steps: Vec::new() }
+        let steps = header.steps_of_repair()?;
+        Ok(Self { binary: header.binary.clone(), document, steps })
     }
 
     /// Adds the writes of both copies of the header as it is now.
@@ -286,7 +291,7 @@ impl Header {
         numbers: &[u32],
         other: &Self,
     ) -> Result<Vec<Step>, Error> {
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         let mut taken: Vec<_> = self.areas().into_iter().chain(other.areas()).collect();
         let mut copies = Vec::new();
         for number in numbers {
@@ -364,7 +369,7 @@ impl Header {
         self.check_requirements()?;
         let number = self.free_number(wanted)?;
         let offset_bytes = self.free_place(new.area_len_bytes(), &self.areas())?;
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         draft.write_material(number, offset_bytes, new);
         draft.insert(number, offset_bytes, new)?;
         draft.commit()?;
@@ -387,7 +392,7 @@ impl Header {
         if let (None, Some(priority)) = (new.keyslot.get("priority"), record.get("priority")) {
             new.keyslot["priority"] = priority.clone();
         }
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         let offset_bytes = match self.free_place(new.area_len_bytes(), &self.areas()) {
             Ok(offset_bytes) => offset_bytes,
             Err(_) if in_place && new.area_len_bytes() <= old.area.len_bytes => {
@@ -422,7 +427,7 @@ impl Header {
                 "it belongs to a reencryption of the volume, which must be finished first";
             return Err(Error::unsupported(format!("keyslot {number}"), problem));
         }
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         draft.wipe(number, &keyslot.area);
         draft.remove(number);
         draft.commit()?;
@@ -431,7 +436,7 @@ impl Header {
 
     /// The plan of the removal of all keyslots.
     pub(crate) fn plan_erase(&self) -> Result<Plan, Error> {
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         for (number, keyslot) in &self.metadata.keyslots {
             draft.wipe(*number, &keyslot.area);
         }
@@ -446,7 +451,7 @@ impl Header {
     pub(crate) fn plan_priority(&self, number: u32, priority: Priority) -> Result<Plan, Error> {
         self.check_requirements()?;
         self.keyslot(number)?;
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         let keyslots = draft.section("keyslots");
         let keyslot = keyslots[&number.to_string()].as_object_mut().expect("checked: an object");
         match priority {
@@ -468,7 +473,7 @@ impl Header {
         subsystem: Option<&str>,
     ) -> Result<Plan, Error> {
         self.check_requirements()?;
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         let field = |option, text: Option<&str>, old: [u8; LABEL_LEN_BYTES]| {
             text.map_or(Ok(old), |text| label_field(option, text))
         };
@@ -481,7 +486,7 @@ impl Header {
     /// The plan of another UUID, which the caller has checked.
     pub(crate) fn plan_uuid(&self, uuid: &str) -> Result<Plan, Error> {
         self.check_requirements()?;
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         uuid.clone_into(&mut draft.binary.uuid);
         draft.commit()?;
         Ok(draft.plan(0))
@@ -490,7 +495,7 @@ impl Header {
     /// The plan of other persistent flags, in their written form.
     pub(crate) fn plan_flags(&self, flags: &[&str]) -> Result<Plan, Error> {
         self.check_requirements()?;
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         let config = draft.section("config");
         if flags.is_empty() {
             config.shift_remove("flags");

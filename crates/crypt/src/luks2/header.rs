@@ -220,7 +220,7 @@ fn newer(primary: Intact, secondary: Intact) -> (Intact, Vec<Notice>) {
 }
 
 /// Whether two copies are equal except for their salts.
-pub(crate) fn same_contents(a: &Intact, b: &Intact) -> bool {
+fn same_contents(a: &Intact, b: &Intact) -> bool {
     let binary = Binary { salt: a.binary.salt, ..b.binary.clone() };
     a.binary == binary && a.json_area == b.json_area
 }

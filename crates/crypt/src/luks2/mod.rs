@@ -58,6 +58,17 @@ use crate::source::HeaderSource;
 pub struct Header {
     binary: Binary,
     metadata: Metadata,
+    /// The copy that is damaged, outdated or different.
+    bad: Option<BadCopy>,
+}
+
+/// A copy that a change rewrites before it writes anything else. Without that, a power cut could
+/// leave no intact copy, or only an outdated one that names overwritten areas.
+#[derive(Clone, Debug, PartialEq)]
+struct BadCopy {
+    copy: Copy,
+    /// The JSON area of the good copy, byte for byte.
+    json_area: Vec<u8>,
 }
 
 impl Header {
@@ -66,8 +77,10 @@ impl Header {
     /// # Errors
     /// When no copy is intact.
     pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
-        let (Intact { binary, metadata, .. }, notices) = Copies::read(source)?.newest()?;
-        let header = Self { binary, metadata };
+        let (Intact { copy, binary, json_area, metadata }, notices) =
+            Copies::read(source)?.newest()?;
+        let bad = (!notices.is_empty()).then(|| BadCopy { copy: copy.other(), json_area });
+        let header = Self { binary, metadata, bad };
         header.check_room(source)?;
         Ok((header, notices))
     }
@@ -78,7 +91,7 @@ impl Header {
     /// When this copy is missing or damaged.
     pub fn read_copy(source: &dyn HeaderSource, copy: Copy) -> Result<Self, Error> {
         let Intact { binary, metadata, .. } = Copies::read(source)?.only(copy)?;
-        let header = Self { binary, metadata };
+        let header = Self { binary, metadata, bad: None };
         header.check_room(source)?;
         Ok(header)
     }
@@ -100,7 +113,16 @@ impl Header {
     }
 
     pub(crate) fn from_parts(binary: Binary, metadata: Metadata) -> Self {
-        Self { binary, metadata }
+        Self { binary, metadata, bad: None }
+    }
+
+    /// The steps that make the bad copy equal to the good one, if there is one: with the good one's
+    /// sequence id, as cryptsetup does when it reads a header. Every change begins with them.
+    fn steps_of_repair(&self) -> Result<Vec<Step>, Error> {
+        let Some(BadCopy { copy, json_area }) = &self.bad else { return Ok(Vec::new()) };
+        let mut binary = self.binary.clone();
+        getrandom::fill(&mut binary.salt)?;
+        Ok(copy_steps(*copy, &binary, json_area).to_vec())
     }
 
     /// UUID of the volume.

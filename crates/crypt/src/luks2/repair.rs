@@ -3,30 +3,15 @@
 //! cryptsetup's rule: the newest intact copy replaces the other, with a new salt and the other's
 //! place, and with the *same* sequence id, because the content is unchanged.
 
-use super::copy_steps;
-use super::header::{Copies, Copy, Intact, same_contents};
+use super::Header;
+use super::header::Copy;
 use crate::error::Error;
 use crate::header_write::write_steps;
-use crate::source::{HeaderDevice, HeaderSource};
+use crate::source::HeaderDevice;
 
 /// See [`crate::luks::repair`].
 pub(crate) fn repair(device: &mut dyn HeaderDevice) -> Result<Vec<Copy>, Error> {
-    let source: &dyn HeaderSource = &*device;
-    let copies = Copies::read(source)?;
-    if let (super::header::Found::Intact(a), super::header::Found::Intact(b)) =
-        (&copies.primary, &copies.secondary)
-        && same_contents(a, b)
-    {
-        return Ok(Vec::new());
-    }
-    let (good, _) = copies.newest()?;
-    rewrite(device, good)
-}
-
-fn rewrite(device: &mut dyn HeaderDevice, good: Intact) -> Result<Vec<Copy>, Error> {
-    let bad = good.copy.other();
-    let Intact { mut binary, json_area, .. } = good;
-    getrandom::fill(&mut binary.salt)?;
-    write_steps(device, &copy_steps(bad, &binary, &json_area))?;
-    Ok(vec![bad])
+    let (header, _) = Header::read(&&*device)?;
+    write_steps(device, &header.steps_of_repair()?)?;
+    Ok(header.bad.into_iter().map(|bad| bad.copy).collect())
 }
