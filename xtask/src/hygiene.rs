@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.run("a core file taken by a debugger holds no secret", || subject.gcore());
     cases.run("at its end the server's memory holds no secret", || subject.at_exit("serve"));
     cases.run("at its end the memory of dump holds no secret", || subject.at_exit("dump"));
+    cases.run("a passphrase from a command leaves no trace", || subject.command());
     for verb in KEY_VERBS {
         let name = format!("at its end the memory of `key {verb}` holds no secret");
         cases.run(&name, || subject.at_exit_of_key(verb));
@@ -310,6 +311,25 @@ impl Subject<'_> {
         let found: Vec<_> = memory::search(&image, &self.needles());
         ensure!(found.is_empty(), "the image contains the {}", found[0].0);
         Ok(String::new())
+    }
+
+    /// The passphrase comes from a command: the memory of `dump` at its end, and its output.
+    fn command(&self) -> Result<String> {
+        let mut words = self.words_for("dump");
+        let pass = words.pop().context("the key file")?;
+        words.pop();
+        let out = self.lab.path("command.out").display().to_string();
+        let run = |command: String| -> Vec<String> {
+            let key = ["--key-command".to_owned(), command, "--force".into(), "-o".into()];
+            [&words[..], &key, std::slice::from_ref(&out)].concat()
+        };
+        self.search_at_exit(&run(format!("cat {pass}")), None)?;
+        let failing = run(format!("sh -c 'cat {pass}; exit 3'"));
+        let ended = tools::output(&mut self.lab.blockyard(&failing))?;
+        ensure!(!ended.status.success(), "a command that failed has opened the volume");
+        let said = [ended.stdout, ended.stderr].concat();
+        ensure!(self.tells(&said).is_none(), "the error contains a secret");
+        Ok(tools::text(&said).trim().to_owned())
     }
 
     /// Searches the memory of a server or of `dump` at its end.

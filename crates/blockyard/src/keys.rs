@@ -17,13 +17,17 @@
 //! The rules are cryptsetup's (`cryptsetup(8)`, "NOTES ON PASSPHRASE PROCESSING"). A typed or piped
 //! passphrase ends at its newline ([`KeyFile::read_line`]). A key file is used exactly as it is,
 //! including newlines and NULs ([`KeyFile::read`]). Both may be empty, but a pipe that ends without
-//! a byte is an error. Memory with a part of a secret is wiped when it is dropped.
+//! a byte is an error. The output of a command ([`KeyCommand`]) is a passphrase without the newline
+//! at its end. Memory with a part of a secret is wiped when it is dropped.
 //!
 //! [`Control::wipe_key`](crate::Control::wipe_key) and
 //! [`Control::set_key`](crate::Control::set_key) wipe and set the key of a running volume.
 
+mod command;
 mod keyslots;
+mod process;
 
+use std::env;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,6 +39,7 @@ use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
+pub use command::KeyCommand;
 pub use keyslots::{Keyslots, NewKeyslot, Opener, Priority};
 
 /// cryptsetup's compiled-in limit of a key file.
@@ -42,6 +47,8 @@ const KEY_LEN_MAX_BYTES: usize = 8 << 20;
 /// First allocation, before the length is known: nearly every key fits.
 const KEY_FIRST_ALLOCATION_BYTES: usize = 4096;
 const STDIN: &str = "standard input";
+/// The folder of a service's credentials, which systemd sets.
+const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
 /// The secret that opens a volume.
 ///
@@ -87,6 +94,9 @@ pub enum KeySource {
     Descriptor(i32),
     /// Standard input.
     Stdin,
+    /// A credential of the service, by its name: `LoadCredential=` and `LoadCredentialEncrypted=`
+    /// of systemd. It is a file in the folder that the variable `CREDENTIALS_DIRECTORY` names.
+    Credential(String),
 }
 
 /// A key file: a source, and the range of bytes with the key.
@@ -126,6 +136,26 @@ pub enum KeyError {
     /// A descriptor is negative.
     #[error("`Descriptor` {0}: a descriptor is not negative")]
     Negative(i32),
+    /// The text of a command cannot be split into words.
+    #[error("`KeyCommand`: {0}")]
+    Command(&'static str),
+    /// A command has not printed a passphrase.
+    #[error("cannot get a passphrase from {place}: {problem}")]
+    Failed {
+        /// Name of the source, for example `command pass`.
+        place: String,
+        /// The problem.
+        problem: String,
+    },
+    /// The name of a credential cannot be a file name.
+    #[error("`Credential` {0:?}: a credential's name is not empty and has no slash")]
+    CredentialName(String),
+    /// There are no credentials.
+    #[error(
+        "`Credential` {0:?}: the variable CREDENTIALS_DIRECTORY is not set; LoadCredential= or \
+         LoadCredentialEncrypted= of a systemd unit sets it"
+    )]
+    NoCredentials(String),
     /// [`KeyFile::len_bytes`] is over the limit.
     #[error("`len_bytes` {0}: a key has at most {max} MiB", max = KEY_LEN_MAX_BYTES >> 20)]
     Limit(u64),
@@ -218,6 +248,7 @@ impl KeyFile {
                 Ok(Opened { fd: Some(duplicate(*number)?), place })
             }
             KeySource::Stdin => Ok(Opened { fd: None, place: STDIN.into() }),
+            KeySource::Credential(name) => Opened::file(&credential(name)?, "credential"),
         }
     }
 
@@ -332,7 +363,7 @@ fn collect(
         Length::ToEnd => (KEY_FIRST_ALLOCATION_BYTES, usize::MAX),
     };
     let place = || from.place.clone();
-    let mut collected = Collected { bytes: SecretBytes::zeroed(first_len), len_bytes: 0 };
+    let mut collected = Collected::of(first_len);
     let mut has_newline = false;
     while collected.len_bytes < len_max {
         // One byte at a time where a newline ends it: the bytes behind it belong to other readers.
@@ -353,7 +384,7 @@ fn collect(
         _ if found_bytes == 0 && !has_newline && !from.is_regular_file() => {
             Err(KeyError::Nothing { place: place() })
         }
-        _ => Ok(SecretBytes::copy_of(&collected.bytes.as_slice()[..found_bytes])),
+        _ => Ok(collected.into_secret()),
     }
 }
 
@@ -364,6 +395,18 @@ struct Collected {
 }
 
 impl Collected {
+    fn new() -> Self {
+        Self::of(KEY_FIRST_ALLOCATION_BYTES)
+    }
+
+    fn of(first_len: usize) -> Self {
+        Self { bytes: SecretBytes::zeroed(first_len), len_bytes: 0 }
+    }
+
+    fn into_secret(self) -> SecretBytes {
+        SecretBytes::copy_of(&self.bytes.as_slice()[..self.len_bytes])
+    }
+
     /// Memory for at least one more byte; `None` over the limit.
     fn room(&mut self) -> Option<&mut [u8]> {
         if self.len_bytes == self.bytes.len() {
@@ -378,6 +421,16 @@ impl Collected {
         }
         Some(&mut self.bytes.as_mut_slice()[self.len_bytes..])
     }
+}
+
+/// The file of a credential.
+fn credential(name: &str) -> Result<PathBuf, KeyError> {
+    if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        return Err(KeyError::CredentialName(name.to_owned()));
+    }
+    let folder = env::var_os(CREDENTIALS_VARIABLE).filter(|folder| !folder.is_empty());
+    let folder = folder.ok_or_else(|| KeyError::NoCredentials(name.to_owned()))?;
+    Ok(PathBuf::from(folder).join(name))
 }
 
 /// A descriptor of our own for one that the program has open.
@@ -502,6 +555,13 @@ mod tests {
         let file = KeyFile::from(PathBuf::from("/dev/urandom"));
         assert_eq!(file.read_at_most(64).unwrap().len(), 64);
         assert_eq!(file.read_at_most(usize::MAX).unwrap().len(), KEY_LEN_MAX_BYTES);
+    }
+
+    #[test]
+    fn credential_with_a_path_as_its_name_is_refused() {
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0"] {
+            assert!(matches!(credential(name), Err(KeyError::CredentialName(_))), "{name:?}");
+        }
     }
 
     #[test]

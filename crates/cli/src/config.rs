@@ -6,7 +6,8 @@
 //!
 //! [exports.home]                         # name of the export
 //! volume = "home.img"                    # or: table = "home.table"
-//! key_file = "keys/home"                 # or: key_fd = 3; default: asked for at the terminal
+//! key_file = "keys/home"                 # or key_fd, key_command, key_credential;
+//!                                        # default: asked for at the terminal
 //!
 //! [exports.archive]
 //! volume = "archive.img"
@@ -29,6 +30,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use blockyard::keys::KeyCommand;
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -100,7 +102,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 38 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 40 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -119,6 +121,8 @@ struct ExportText {
     keyfile_offset: Option<SizeText>,
     keyfile_size: Option<SizeText>,
     key_fd: Option<i32>,
+    key_command: Option<String>,
+    key_credential: Option<String>,
     #[serde(default)]
     read_only: bool,
     #[serde(default)]
@@ -303,11 +307,13 @@ impl ExportText {
             || self.key_slot.is_some()
             || self.key_file.is_some()
             || self.key_fd.is_some()
+            || self.key_command.is_some()
+            || self.key_credential.is_some()
             || self.cipher.is_some();
         if luks_or_key {
             return Err(Failure::failed(
                 "a `table` says its ciphers and keys itself; remove header, header_copy, key_slot, \
-                 key_file, key_fd and cipher",
+                 key_file, key_fd, key_command, key_credential and cipher",
             ));
         }
         Ok(Kind::Table)
@@ -346,14 +352,27 @@ impl ExportText {
     }
 
     fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
-        let source = match (&self.key_file, self.key_fd) {
-            (Some(_), Some(_)) => {
-                return Err(Failure::failed("give either `key_file` or `key_fd`, not both"));
-            }
-            (Some(path), None) => KeySource::File(folder.join(path)),
-            (None, Some(number)) => KeySource::Descriptor(number),
-            (None, None) => KeySource::Ask,
-        };
+        let command = self.key_command.as_deref().map(KeyCommand::parse).transpose();
+        let command = command.map_err(|error| of_key("key_command", &Failure::from(error)))?;
+        if command.is_some() && (self.keyfile_offset.is_some() || self.keyfile_size.is_some()) {
+            return Err(Failure::failed(
+                "`keyfile_offset` and `keyfile_size` are for a key file; the output of \
+                 `key_command` is used whole",
+            ));
+        }
+        let given = [
+            self.key_file.as_ref().map(|path| KeySource::File(folder.join(path))),
+            self.key_fd.map(KeySource::Descriptor),
+            command.map(KeySource::Command),
+            self.key_credential.clone().map(KeySource::Credential),
+        ];
+        let mut given = given.into_iter().flatten();
+        let source = given.next().unwrap_or(KeySource::Ask);
+        if given.next().is_some() {
+            return Err(Failure::failed(
+                "give only one of `key_file`, `key_fd`, `key_command` and `key_credential`",
+            ));
+        }
         let offset_bytes = self.keyfile_offset.as_ref().map_or(Ok(0), SizeText::bytes)?;
         let len_bytes = self.keyfile_size.as_ref().map(SizeText::bytes).transpose()?;
         Ok(KeyInput { source, offset_bytes, len_bytes })
@@ -562,7 +581,9 @@ mod tests {
         for (text, word) in [
             ("[exports.home]\n", "`volume` or `table`"),
             ("[exports.home]\nvolume='a'\ntable='b'\n", "`volume` or `table`"),
-            ("[exports.home]\nvolume='a'\nkey_file='b'\nkey_fd=3\n", "`key_file` or `key_fd`"),
+            ("[exports.home]\nvolume='a'\nkey_file='b'\nkey_fd=3\n", "`key_file`, `key_fd`"),
+            ("[exports.home]\nvolume='a'\nkey_command='\"b'\n", "key_command: --key-command"),
+            ("[exports.home]\nvolume='a'\nkey_command='b'\nkeyfile_size=3\n", "used whole"),
             ("[exports.home]\ntable='a'\nkey_file='b'\n", "key_file"),
             ("[exports.home]\nvolume='a'\nskip=3\n", "--skip"),
             ("[exports.home]\nvolume='a'\ntype='plain'\n", "--cipher"),

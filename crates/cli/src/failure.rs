@@ -241,6 +241,7 @@ impl From<ControlError> for Failure {
 /// The library's field names, and their command-line options.
 const OPTIONS: &[(&str, &str)] = &[
     ("`cipher`", "--cipher"),
+    ("`Credential`", "--key-credential"),
     ("`data_offset_bytes`", "--offset"),
     ("`Descriptor`", "--key-fd"),
     ("`elevator`", "--elevator"),
@@ -253,6 +254,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`iterations`", "--pbkdf-force-iterations"),
     ("`key`", "--key-file"),
     ("`key_size_bits`", "--key-size"),
+    ("`KeyCommand`", "--key-command"),
     ("`keyslot`", "--key-slot"),
     ("`keyslot_cipher`", "--keyslot-cipher and --keyslot-key-size"),
     ("`keyslots_len_bytes`", "--luks2-keyslots-size"),

@@ -1,14 +1,16 @@
-//! Sources of a passphrase or a key: a terminal, standard input, a key file, a descriptor.
+//! Sources of a passphrase or a key: a terminal, standard input, a key file, a descriptor, a
+//! command, a credential of systemd.
 //!
 //! cryptsetup's rules (`cryptsetup(8)`, "NOTES ON PASSPHRASE PROCESSING"): a typed or piped
 //! passphrase ends at its newline; a key file is used exactly as it is, including newlines and
 //! NULs; both may be empty, but a pipe that ends without a byte is an error; `--key-file -` reads
-//! standard input like a key file. A descriptor (`--key-fd`) is read like a key file. Arguments and
-//! the environment are no sources: other users can read them.
+//! standard input like a key file. A descriptor (`--key-fd`) and a credential (`--key-credential`)
+//! are read like a key file. The output of a command (`--key-command`) is a passphrase without the
+//! newline at its end. Arguments and the environment are no sources: other users can read them.
 
 use std::path::PathBuf;
 
-use blockyard::keys::{self, KeyFile};
+use blockyard::keys::{self, KeyCommand, KeyFile};
 use blockyard_crypt::secret::SecretBytes;
 
 use crate::failure::Failure;
@@ -36,6 +38,10 @@ pub(crate) enum KeySource {
     File(PathBuf),
     /// `--key-fd N`.
     Descriptor(i32),
+    /// `--key-command COMMAND`.
+    Command(KeyCommand),
+    /// `--key-credential NAME`.
+    Credential(String),
 }
 
 /// Use of standard input when a passphrase is asked for.
@@ -56,9 +62,10 @@ impl KeyInput {
 
     /// Reads the passphrase or key of `what`, a name for the prompt and for errors.
     pub(crate) fn read(&self, what: &str, stdin_use: StdinUse) -> Result<SecretBytes, Failure> {
-        match self.file(what, stdin_use)? {
-            None => self.ask(what, stdin_use),
-            Some(file) => Ok(file.read()?),
+        match (&self.source, self.file(what, stdin_use)?) {
+            (KeySource::Command(command), _) => Ok(command.read()?),
+            (_, None) => self.ask(what, stdin_use),
+            (_, Some(file)) => Ok(file.read()?),
         }
     }
 
@@ -78,16 +85,17 @@ impl KeyInput {
         }
     }
 
-    /// The key file; `None` if a passphrase is asked for.
+    /// The key file; `None` if a passphrase is asked for, or a command prints it.
     fn file(&self, what: &str, stdin_use: StdinUse) -> Result<Option<KeyFile>, Failure> {
         let source = match &self.source {
-            KeySource::Ask => return Ok(None),
+            KeySource::Ask | KeySource::Command(_) => return Ok(None),
             KeySource::Stdin | KeySource::Descriptor(0) if stdin_use == StdinUse::Data => {
                 return Err(stdin_is_taken(what));
             }
             KeySource::Stdin => keys::KeySource::Stdin,
             KeySource::File(path) => keys::KeySource::File(path.clone()),
             KeySource::Descriptor(number) => keys::KeySource::Descriptor(*number),
+            KeySource::Credential(name) => keys::KeySource::Credential(name.clone()),
         };
         Ok(Some(self.part_of(source)))
     }
@@ -124,6 +132,6 @@ impl KeyInput {
 fn stdin_is_taken(what: &str) -> Failure {
     Failure::failed(format!(
         "standard input carries the data, so the passphrase for {what} cannot come from there; \
-         use --key-file FILE or --key-fd N"
+         use --key-file FILE, --key-fd N or --key-command COMMAND"
     ))
 }

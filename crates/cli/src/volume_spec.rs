@@ -350,14 +350,16 @@ impl LuksVersion {
 impl PlainSpec {
     fn key(&self, key: &KeyInput, place: &str, stdin_use: StdinUse) -> Result<Key, Failure> {
         match key.source {
-            KeySource::Ask | KeySource::Stdin if self.hash.is_none() => {
+            KeySource::Ask | KeySource::Stdin | KeySource::Command(_) if self.hash.is_none() => {
                 Err(Failure::failed(format!(
                     "{place}: say with --hash how the passphrase becomes the key; --hash plain \
                      takes it as it is"
                 )))
             }
-            KeySource::Ask | KeySource::Stdin => Ok(Key::Passphrase(key.read(place, stdin_use)?)),
-            KeySource::File(_) | KeySource::Descriptor(_) => {
+            KeySource::Ask | KeySource::Stdin | KeySource::Command(_) => {
+                Ok(Key::Passphrase(key.read(place, stdin_use)?))
+            }
+            KeySource::File(_) | KeySource::Descriptor(_) | KeySource::Credential(_) => {
                 if self.hash.is_some() {
                     say("warning: --hash is ignored: a key file is the key itself");
                 }
@@ -422,7 +424,7 @@ impl VolumeSpec {
         };
         let key = match &self.key.source {
             KeySource::File(path) => Some(path.as_path()),
-            KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_) => None,
+            _ => None,
         };
         let keyfiles = match &self.kind {
             Kind::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),

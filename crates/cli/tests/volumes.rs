@@ -137,6 +137,60 @@ fn key_comes_from_part_of_a_file_from_stdin_or_from_a_descriptor() {
 }
 
 #[test]
+fn passphrase_comes_from_a_command() {
+    let lab = Lab::new();
+    lab.write("line", format!("{PASSPHRASE}\n"));
+    let mut words = vec!["format", "vol", "--size", "2M", "--key-command", "cat line"];
+    words.extend(SMALL);
+    lab.ok(&words);
+    let dump = |command| ["dump", "vol", "-o", "out", "--force", "--key-command", command];
+    // One newline at the end of the output is no part of the passphrase, and no shell runs.
+    for command in ["cat pass", "cat 'line'", "sh -c 'tr -d x < line'"] {
+        lab.ok(&dump(command));
+    }
+    lab.refused(&dump("cat line line"), 2);
+    let failed = lab.refused(&dump("cat line '| cat'"), 1);
+    assert!(failed.contains("command cat: it ended with exit code 1"), "{failed}");
+    let failed = lab.refused(&dump("sh -c 'echo output; exit 9' argument"), 1);
+    assert!(failed.ends_with("command sh: it ended with exit code 9"), "{failed}");
+    assert!(lab.refused(&dump("no-such-program"), 1).contains("command no-such-program"));
+    assert!(lab.refused(&dump("true"), 1).contains("command true has no passphrase or key"));
+    assert!(lab.refused(&dump("cat 'line"), 1).contains("a quote has no end"));
+    // Of a plain volume it is a passphrase, which is hashed.
+    lab.write("plain", noise(1 << 20, 6));
+    let plain = |key: [&'static str; 2]| {
+        let words = ["dump", "plain", "--type", "plain", "-c", "aes-xts-plain64", "-s", "512"];
+        [&words[..], &["-h", "sha512"], &key].concat()
+    };
+    let piped = lab.fed(&plain(["--key-fd", "0"])[..10], PASSPHRASE.as_bytes());
+    assert!(lab.ok(&plain(["--key-command", "cat line"])).stdout == piped.stdout);
+    // A configuration too.
+    lab.write("disks.toml", "[exports.a]\nvolume = 'vol'\nkey_command = 'sh -c \"exit 4\"'\n");
+    let served = lab.refused(&["serve", "--config", "disks.toml", "--socket", "s"], 1);
+    assert!(served.contains("command sh: it ended with exit code 4"), "{served}");
+}
+
+#[test]
+fn key_comes_from_a_credential_of_the_service() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    fs::create_dir(lab.path("credentials")).unwrap();
+    fs::copy(lab.path("pass"), lab.path("credentials/disk")).unwrap();
+    let dump =
+        |name: &'static str| ["dump", "vol", "-o", "out", "--force", "--key-credential", name];
+    let with_folder = |name| {
+        let mut command = lab.blockyard(&dump(name));
+        command.env("CREDENTIALS_DIRECTORY", lab.path("credentials")).output().unwrap()
+    };
+    assert!(with_folder("disk").status.success());
+    assert!(one_error(&with_folder("other"), 1).contains("credentials/other"));
+    assert!(one_error(&with_folder("../pass"), 1).contains("--key-credential \"../pass\""));
+    let mut command = lab.blockyard(&dump("disk"));
+    let unset = command.env_remove("CREDENTIALS_DIRECTORY").output().unwrap();
+    assert!(one_error(&unset, 1).contains("LoadCredentialEncrypted="));
+}
+
+#[test]
 fn key_file_of_any_bytes_is_a_passphrase() {
     let lab = Lab::new();
     lab.write("binary", b"\0\n\xff\0key\n");

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use blockyard::keys::KeyCommand;
 use clap::{Args, ValueHint};
 
+use crate::failure::Failure;
 use crate::key::{KeyInput, KeySource};
 use crate::size::parse_size;
 
@@ -31,17 +33,40 @@ pub(crate) struct KeyArgs {
     /// Read the key from an open file descriptor, like a key file
     #[arg(long, value_name = "N", conflicts_with = "key_file")]
     pub(crate) key_fd: Option<i32>,
+
+    /// Run a command whose output is the passphrase
+    ///
+    /// One newline at the end of the output is removed. The command is split into words as a shell
+    /// does, with quotes, but no shell runs it: use `sh -c '…'` for pipes and variables. It must
+    /// end within 120 seconds.
+    #[arg(long, value_name = "COMMAND", value_parser = parse_command,
+          conflicts_with_all = ["key_file", "key_fd", "keyfile_offset", "keyfile_size"])]
+    pub(crate) key_command: Option<KeyCommand>,
+
+    /// Read the key from a credential of the systemd service, like a key file
+    ///
+    /// The name is that of LoadCredential= or LoadCredentialEncrypted= in the unit.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["key_file", "key_fd", "key_command"])]
+    pub(crate) key_credential: Option<String>,
+}
+
+fn parse_command(text: &str) -> Result<KeyCommand, String> {
+    KeyCommand::parse(text).map_err(|error| Failure::from(error).message)
 }
 
 impl KeyArgs {
     /// The source that the options describe.
     pub(crate) fn input(&self) -> KeyInput {
-        let source = match (&self.key_file, self.key_fd) {
-            (Some(path), _) if path.as_os_str() == "-" => KeySource::Stdin,
-            (Some(path), _) => KeySource::File(path.clone()),
-            (None, Some(number)) => KeySource::Descriptor(number),
-            (None, None) => KeySource::Ask,
-        };
+        // At most one of them is given.
+        let file = self.key_file.as_ref().map(|path| match path.as_os_str() {
+            name if name == "-" => KeySource::Stdin,
+            _ => KeySource::File(path.clone()),
+        });
+        let source = file
+            .or_else(|| self.key_fd.map(KeySource::Descriptor))
+            .or_else(|| self.key_command.clone().map(KeySource::Command))
+            .or_else(|| self.key_credential.clone().map(KeySource::Credential))
+            .unwrap_or(KeySource::Ask);
         KeyInput { source, offset_bytes: self.keyfile_offset, len_bytes: self.keyfile_size }
     }
 }

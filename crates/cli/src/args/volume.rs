@@ -60,10 +60,10 @@ pub(crate) struct VolumeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
                                 "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset",
-                                "keyfile_size", "key_fd", "partition", "tcrypt_hidden",
-                                "tcrypt_system", "tcrypt_backup", "tcrypt_keyfile",
-                                "veracrypt_pim", "cipher", "key_size", "hash", "offset",
-                                "skip", "size", "sector_size", "iv_large_sectors"])]
+                                "keyfile_size", "key_fd", "key_command", "key_credential",
+                                "partition", "tcrypt_hidden", "tcrypt_system", "tcrypt_backup",
+                                "tcrypt_keyfile", "veracrypt_pim", "cipher", "key_size", "hash",
+                                "offset", "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
     /// Type of the volume

@@ -104,7 +104,7 @@ fn each_once(findings: Vec<Finding>) -> Vec<Finding> {
 fn serving(path: &Path, config: &Config) -> Serving {
     let key_file = |export: &ExportSpec| match &export.volume.key.source {
         KeySource::File(path) => Some(path.clone()),
-        KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_) => None,
+        _ => None,
     };
     Serving {
         path: path.to_owned(),

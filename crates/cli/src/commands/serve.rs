@@ -35,7 +35,7 @@ use activation::Activated;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 33] = [
+const OF_ONE_VOLUME: [&str; 35] = [
     "volume",
     "trace",
     "pipeline",
@@ -51,6 +51,8 @@ const OF_ONE_VOLUME: [&str; 33] = [
     "keyfile_offset",
     "keyfile_size",
     "key_fd",
+    "key_command",
+    "key_credential",
     "cipher",
     "key_size",
     "hash",
