@@ -47,3 +47,12 @@ impl Sub for Nanos {
         Self(self.0.checked_sub(other.0).expect("a duration is not negative"))
     }
 }
+/// The earlier of two times, if there is one.
+#[must_use]
+pub fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
+    match (one, other) {
+        (Some(one), Some(other)) if other < one => Some(other),
+        (None, other) => other,
+        (one, _) => one,
+    }
+}

@@ -3,11 +3,13 @@
 //! Bios go in, ended bios come out, and the caller passes the time. The queue is the code that
 //! schedules real volumes; only the device is a model.
 
+use std::cell::Cell;
+
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted};
 use blockyard_engine::request::Tag;
-use blockyard_engine::time::Nanos;
+use blockyard_engine::time::{Nanos, earlier};
 
 use crate::device::{Command, CommandOp, Device};
 
@@ -34,6 +36,8 @@ pub struct BlockDevice<D> {
     forgotten: Vec<(Nanos, Tag)>,
     /// Events since the last take, if observed.
     events: Option<Vec<(Nanos, DeviceEvent)>>,
+    /// The next event, unless queue or device may have changed since it was computed.
+    next: Cell<Option<Option<Nanos>>>,
 }
 
 impl<D: Device> BlockDevice<D> {
@@ -50,11 +54,13 @@ impl<D: Device> BlockDevice<D> {
         let indices = Vec::new();
         let late = Vec::new();
         let forgotten = Vec::new();
-        Self { queue, device, issues, ended, indices, late, forgotten, events: None }
+        let next = Cell::new(None);
+        Self { queue, device, issues, ended, indices, late, forgotten, events: None, next }
     }
 
     /// The queue: to plug, unplug and inspect.
     pub fn queue(&mut self) -> &mut RequestQueue {
+        self.next.set(None);
         &mut self.queue
     }
 
@@ -76,7 +82,7 @@ impl<D: Device> BlockDevice<D> {
 
     /// Submits a bio; [`BlockDevice::run`] starts the requests that the device accepts.
     pub fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {
-        self.queue.submit_bio(now, bio)
+        self.queue().submit_bio(now, bio)
     }
 
     /// Starts all requests that the device accepts now.
@@ -92,12 +98,13 @@ impl<D: Device> BlockDevice<D> {
         let mut had = None;
         while had != Some(issues.len()) {
             had = Some(issues.len());
-            self.queue.dispatch(now, issues);
+            self.queue().dispatch(now, issues);
         }
     }
 
     /// Starts a dispatched request.
     pub fn start(&mut self, now: Nanos, issue: Issue) {
+        self.next.set(None);
         if let Some(events) = &mut self.events {
             events.push((now, DeviceEvent::Issued(issue)));
         }
@@ -110,9 +117,14 @@ impl<D: Device> BlockDevice<D> {
     /// Time of the next event without further submissions.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
+        if let Some(known) = self.next.get() {
+            return known;
+        }
         let wake = self.queue.wake_at();
         let forgotten = self.forgotten.first().map(|(at, _)| *at);
-        wake.into_iter().chain(self.device.next_event()).chain(forgotten).min()
+        let next = earlier(earlier(wake, self.device.next_event()), forgotten);
+        self.next.set(Some(next));
+        next
     }
 
     /// Advances to the next event at `now`; adds the ended bios.
@@ -120,15 +132,16 @@ impl<D: Device> BlockDevice<D> {
         let mut ended = std::mem::take(&mut self.ended);
         self.advance_device(now, &mut ended);
         for (at, tag) in ended.drain(..) {
-            self.queue.complete(at, tag, BlkStatus::Ok);
+            self.queue().complete(at, tag, BlkStatus::Ok);
         }
         self.ended = ended;
         self.run(now);
-        self.queue.take_done(done);
+        self.queue().take_done(done);
     }
 
     /// Advances the device alone; adds its completed requests, which the caller must complete.
     pub fn advance_device(&mut self, now: Nanos, ended: &mut Vec<(Nanos, Tag)>) {
+        self.next.set(None);
         self.device.advance(now, &mut self.indices);
         let of_device = self.indices.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
         ended.extend(self.forgotten.drain(..).chain(of_device));

@@ -21,16 +21,22 @@
 //! Left out: weights, caches, hyper-threads; interrupts always run at full speed. The world defines
 //! the costs of calls.
 
+mod ends;
 mod fair;
 mod governor;
+mod set;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use blockyard_engine::time::Nanos;
 
+use self::ends::{Ends, NEVER};
 use self::fair::{Place, RunQueue};
 use self::governor::Clock;
 pub use self::governor::Governor;
+use self::set::CpuSet;
 
 /// A CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +66,13 @@ impl Topology {
         cpu / usize::from(self.cpus_per_socket)
     }
 
+    /// The CPUs of the socket of a CPU.
+    fn neighbours(&self, cpu: usize) -> Range<usize> {
+        let per_socket = usize::from(self.cpus_per_socket);
+        let first = cpu / per_socket * per_socket;
+        first..first + per_socket
+    }
+
     /// The socket of a CPU.
     #[must_use]
     pub fn socket_of(&self, cpu: CpuId) -> u16 {
@@ -84,6 +97,15 @@ impl Affinity {
             Self::Any => true,
             Self::Cpu(cpu) => usize::from(cpu.0) == at,
             Self::Socket(socket) => usize::from(socket) == topology.socket(at),
+        }
+    }
+
+    /// The allowed CPUs of a thread that last ran on `last`.
+    fn allowed(self, topology: Topology, last: usize) -> Range<usize> {
+        match self {
+            Self::Any => 0..usize::from(topology.cpus()),
+            Self::Cpu(cpu) => usize::from(cpu.0)..usize::from(cpu.0) + 1,
+            Self::Socket(_) => topology.neighbours(last),
         }
     }
 }
@@ -203,17 +225,17 @@ struct Cpu {
     clock: Clock,
 }
 
-/// End of the burst of a CPU without a thread.
-const NEVER: Nanos = Nanos(u64::MAX);
-
 /// The CPUs and their threads.
 #[derive(Debug)]
 pub struct Cpus {
     topology: Topology,
     costs: Costs,
     cpus: Vec<Cpu>,
-    /// End of the burst of each CPU's thread, or [`NEVER`]. Separate, because every event scans it.
-    ends: Vec<Nanos>,
+    ends: Ends,
+    /// CPUs without a running thread.
+    idle: CpuSet,
+    /// CPUs with threads in their run queue.
+    crowded: CpuSet,
     /// Number of threads in all run queues.
     queued: usize,
     threads: Vec<Thread>,
@@ -229,12 +251,21 @@ impl Cpus {
     #[must_use]
     pub fn new(topology: Topology, costs: Costs) -> Self {
         assert!(topology.cpus() > 0, "there is a CPU");
-        let cpus = vec![Cpu::default(); usize::from(topology.cpus())];
-        let ends = vec![NEVER; cpus.len()];
-        let threads = Vec::new();
-        let switched = Vec::new();
-        let counters = CpuCounters::default();
-        Self { topology, costs, cpus, ends, queued: 0, threads, counters, switched }
+        let count = usize::from(topology.cpus());
+        let mut idle = CpuSet::new(count);
+        (0..count).for_each(|cpu| idle.set(cpu, true));
+        Self {
+            topology,
+            costs,
+            cpus: vec![Cpu::default(); count],
+            ends: Ends::new(count),
+            idle,
+            crowded: CpuSet::new(count),
+            queued: 0,
+            threads: Vec::new(),
+            counters: CpuCounters::default(),
+            switched: Vec::new(),
+        }
     }
 
     /// A new, waiting thread.
@@ -277,10 +308,9 @@ impl Cpus {
         let state = std::mem::replace(&mut self.thread(thread).state, State::Gone);
         match state {
             State::Queued => {
-                for cpu in &mut self.cpus {
-                    let taken = cpu.queue.take_last(|queued| *queued == thread);
-                    self.queued -= usize::from(taken.is_some());
-                }
+                let at = self.threads[thread.0 as usize].last;
+                let taken = self.take_last(at, |queued| *queued == thread);
+                assert!(taken.is_some(), "a queued thread is in the run queue of its last CPU");
             }
             State::Running => {
                 let at = self.threads[thread.0 as usize].last;
@@ -312,7 +342,7 @@ impl Cpus {
         (woken.state, woken.ready, woken.last) = (State::Queued, ready, at);
         self.queue_up(at, thread);
         if let Some(current) = self.cpus[at].current {
-            let left = self.ends[at].since(now);
+            let left = self.ends.of(at).since(now);
             self.cpus[at].reschedule |= self.preempts(thread, current, left);
             return true;
         }
@@ -339,7 +369,23 @@ impl Cpus {
     fn queue_up(&mut self, at: usize, thread: ThreadId) {
         let Thread { urgent, virtual_run, .. } = self.threads[thread.0 as usize];
         self.cpus[at].queue.push(thread, !urgent, virtual_run);
+        self.crowded.set(at, true);
         self.queued += 1;
+    }
+
+    /// Takes the last fitting thread from a run queue.
+    fn take_last(&mut self, at: usize, fits: impl Fn(&ThreadId) -> bool) -> Option<ThreadId> {
+        let thread = self.cpus[at].queue.take_last(fits)?;
+        self.leaves_queue(at);
+        Some(thread)
+    }
+
+    /// Counts a thread that has left a run queue.
+    fn leaves_queue(&mut self, at: usize) {
+        self.queued -= 1;
+        if self.cpus[at].queue.is_empty() {
+            self.crowded.set(at, false);
+        }
     }
 
     /// Whether a waking thread preempts the running one, which has `left` to run.
@@ -363,17 +409,18 @@ impl Cpus {
         if let Affinity::Cpu(cpu) = affinity {
             return usize::from(cpu.0);
         }
-        let socket = self.topology.socket(last);
-        let order = |at: &usize| {
-            let cpu = &self.cpus[*at];
-            let waiting = cpu.queue.len() + usize::from(cpu.current.is_some());
-            (waiting, *at != last, self.topology.socket(*at) != socket, *at)
-        };
-        if self.cpus[last].current.is_none() && self.cpus[last].queue.is_empty() {
+        let neighbours = self.topology.neighbours(last);
+        let allowed = affinity.allowed(self.topology, last);
+        if self.cpus[last].current.is_none() {
             return last;
         }
-        let allowed = |at: &usize| affinity.allows(self.topology, *at);
-        (0..self.cpus.len()).filter(allowed).min_by_key(order).expect("it may run on a CPU")
+        let near = self.idle.first_in(neighbours.clone());
+        if let Some(idle) = near.or_else(|| self.idle.first_in(allowed.clone())) {
+            return idle;
+        }
+        let order =
+            |at: &usize| (self.cpus[*at].queue.len(), *at != last, !neighbours.contains(at), *at);
+        allowed.min_by_key(order).expect("it may run on a CPU")
     }
 
     /// Adds work of an interrupt or for another thread: the running thread ends later by the cost,
@@ -382,12 +429,16 @@ impl Cpus {
     pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
         let at = usize::from(cpu.0);
         let cpu = &mut self.cpus[at];
-        let until = &mut self.ends[at];
         self.counters.busy = self.counters.busy + cost;
         if let Some(thread) = cpu.current {
             let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
             (*used, *virtual_run) = (*used + cost, *virtual_run + cost);
-            if *until > now { *until = *until + cost } else { cpu.debt = cpu.debt + cost }
+            let until = self.ends.of(at);
+            if until > now {
+                self.ends.set(at, until + cost);
+            } else {
+                cpu.debt = cpu.debt + cost;
+            }
         }
         cpu.interrupted_until = cpu.interrupted_until.max(now) + cost;
         cpu.interrupted_until
@@ -396,37 +447,36 @@ impl Cpus {
     /// Time of the next end of a burst.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        self.ends.iter().copied().min().filter(|ends| *ends != NEVER)
+        Some(self.ends.next()).filter(|ends| *ends != NEVER)
     }
 
     /// A thread whose burst ends at `now` and that still has its CPU; the world decides its next
     /// step. Preemptions take place here.
+    #[inline]
     pub fn take(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
-        for at in 0..self.cpus.len() {
-            if self.ends[at] > now {
-                continue;
-            }
+        if self.ends.next() > now { None } else { self.take_due(now) }
+    }
+
+    fn take_due(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
+        while let Some(at) = self.ends.first_due(now) {
             let thread = self.cpus[at].current.expect("its burst ends");
-            if self.gives_way(now, at) {
-                self.threads[thread.0 as usize].state = State::Queued;
-                self.leave(at);
-                self.queue_up(at, thread);
-                self.threads[thread.0 as usize].counted.involuntary += 1;
-                self.pick(now, at);
-                self.call_idle(now, thread);
-                continue;
+            if !self.gives_way(now, at) {
+                return Some((CpuId(u16::try_from(at).expect("CPUs are few")), thread));
             }
-            return Some((CpuId(u16::try_from(at).expect("CPUs are few")), thread));
+            self.threads[thread.0 as usize].state = State::Queued;
+            self.leave(at);
+            self.queue_up(at, thread);
+            self.threads[thread.0 as usize].counted.involuntary += 1;
+            self.pick(now, at);
+            self.call_idle(now, thread);
         }
         None
     }
 
     /// A preempted thread continues on an idle CPU.
     fn call_idle(&mut self, now: Nanos, thread: ThreadId) {
-        let affinity = self.threads[thread.0 as usize].affinity;
-        let is_idle =
-            |at: &usize| self.cpus[*at].current.is_none() && affinity.allows(self.topology, *at);
-        if let Some(idle) = (0..self.cpus.len()).find(is_idle) {
+        let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
+        if let Some(idle) = self.idle.first_in(affinity.allowed(self.topology, last)) {
             self.pick(now + self.costs.ipi + self.costs.idle_exit, idle);
         }
     }
@@ -459,7 +509,7 @@ impl Cpus {
             burst = cpu.clock.stretch(now, burst, governor);
         }
         let thread = cpu.current.expect("a thread was taken");
-        self.ends[at] = now + burst;
+        self.ends.set(at, now + burst);
         // Its debt was counted on arrival.
         let burst = burst - debt;
         self.counters.busy = self.counters.busy + burst;
@@ -481,7 +531,8 @@ impl Cpus {
     /// Removes the running thread; returns it with the end of its burst.
     fn leave(&mut self, at: usize) -> (ThreadId, Nanos) {
         let thread = self.cpus[at].current.take().expect("a thread runs there");
-        (thread, std::mem::replace(&mut self.ends[at], NEVER))
+        self.idle.set(at, true);
+        (thread, self.ends.set(at, NEVER))
     }
 
     /// Gives an idle CPU a thread of its queue, or of the longest one.
@@ -492,8 +543,10 @@ impl Cpus {
             return;
         }
         let own = self.cpus[at].queue.pop();
+        if own.is_some() {
+            self.leaves_queue(at);
+        }
         let Some(thread) = own.or_else(|| self.steal(at)) else { return };
-        self.queued -= 1;
         let ready = self.threads[thread.0 as usize].ready;
         let cpu = &mut self.cpus[at];
         let now = now.max(ready).max(cpu.interrupted_until);
@@ -501,7 +554,9 @@ impl Cpus {
         let cost = if switches { self.costs.switch } else { Nanos(0) };
         (cpu.began, cpu.since) = (now, now + cost);
         (cpu.reschedule, cpu.last) = (false, Some(thread));
-        (cpu.current, self.ends[at]) = (Some(thread), now + cost);
+        cpu.current = Some(thread);
+        self.idle.set(at, false);
+        self.ends.set(at, now + cost);
         self.counters.busy = self.counters.busy + cost;
         if switches {
             self.counters.switches += 1;
@@ -525,10 +580,10 @@ impl Cpus {
         let threads = &self.threads;
         let topology = self.topology;
         let free = |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(topology, at);
-        let from = (0..self.cpus.len())
-            .filter(|from| self.cpus[*from].queue.any(free))
-            .max_by_key(order)?;
+        let crowded = self.crowded.iter();
+        let from = crowded.filter(|from| self.cpus[*from].queue.any(free)).max_by_key(order)?;
         let thread = self.cpus[from].queue.take_last(free)?;
+        self.leaves_queue(from);
         self.arrives(at, thread);
         Some(thread)
     }
@@ -541,14 +596,14 @@ impl Cpus {
     /// bursts.
     #[must_use]
     pub fn busy(&self, now: Nanos) -> Nanos {
-        let ahead = |(cpu, until): (&Cpu, &Nanos)| match cpu.current {
+        let ahead = |(at, cpu): (usize, &Cpu)| match cpu.current {
             Some(_) => {
                 let before = cpu.began.min(cpu.interrupted_until).since(now);
-                before + until.since(now.max(cpu.began)) + cpu.debt
+                before + self.ends.of(at).since(now.max(cpu.began)) + cpu.debt
             }
             None => cpu.interrupted_until.since(now),
         };
-        let ahead: u64 = self.cpus.iter().zip(&self.ends).map(|cpu| ahead(cpu).0).sum();
+        let ahead: u64 = self.cpus.iter().enumerate().map(|cpu| ahead(cpu).0).sum();
         self.counters.busy.since(Nanos(ahead))
     }
 
@@ -584,7 +639,7 @@ impl Cpus {
     }
 
     /// Takes the switches since the last call, in order.
-    pub fn take_switches(&mut self, out: &mut Vec<(Nanos, CpuId, ThreadId)>) {
-        out.append(&mut self.switched);
+    pub fn take_switches(&mut self) -> std::vec::Drain<'_, (Nanos, CpuId, ThreadId)> {
+        self.switched.drain(..)
     }
 }

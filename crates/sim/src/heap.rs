@@ -1,56 +1,27 @@
 //! Events ordered by time; events of equal time in the order of scheduling.
 //!
-//! The virtual clock is the time of the last taken event. It never goes back.
+//! The virtual clock is the time of the last taken event. It never goes back. The heap holds keys
+//! and the numbers of events, because it moves its entries often and events may be large.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use blockyard_engine::slab::Slab;
 use blockyard_engine::time::Nanos;
 
 /// An event heap and the clock that it drives.
 #[derive(Debug)]
 pub struct EventHeap<E> {
-    heap: BinaryHeap<Reverse<Scheduled<E>>>,
+    /// Times, orders of scheduling, numbers of events.
+    heap: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
+    events: Slab<E>,
     now: Nanos,
     arrivals: u64,
 }
 
-#[derive(Debug)]
-struct Scheduled<E> {
-    at: Nanos,
-    arrival: u64,
-    event: E,
-}
-
-impl<E> Scheduled<E> {
-    fn key(&self) -> (Nanos, u64) {
-        (self.at, self.arrival)
-    }
-}
-
-impl<E> PartialEq for Scheduled<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<E> Eq for Scheduled<E> {}
-
-impl<E> PartialOrd for Scheduled<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> Ord for Scheduled<E> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
 impl<E> Default for EventHeap<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), now: Nanos(0), arrivals: 0 }
+        Self { heap: BinaryHeap::new(), events: Slab::default(), now: Nanos(0), arrivals: 0 }
     }
 }
 
@@ -63,20 +34,21 @@ impl<E> EventHeap<E> {
         assert!(at >= self.now, "nothing happens in the past");
         let arrival = self.arrivals;
         self.arrivals += 1;
-        self.heap.push(Reverse(Scheduled { at, arrival, event }));
+        let number = self.events.insert(event);
+        self.heap.push(Reverse((at, arrival, number)));
     }
 
     /// Takes the next event and advances the clock to its time.
     pub fn take(&mut self) -> Option<(Nanos, E)> {
-        let Reverse(next) = self.heap.pop()?;
-        self.now = next.at;
-        Some((next.at, next.event))
+        let Reverse((at, _, number)) = self.heap.pop()?;
+        self.now = at;
+        Some((at, self.events.remove(number)))
     }
 
     /// Time of the next event.
     #[must_use]
     pub fn next_at(&self) -> Option<Nanos> {
-        self.heap.peek().map(|Reverse(next)| next.at)
+        self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// The virtual time.

@@ -140,11 +140,15 @@ impl Bios {
     }
 
     pub(super) fn take_done(&mut self, out: &mut Vec<Done>) {
-        out.append(&mut self.done);
+        if !self.done.is_empty() {
+            out.append(&mut self.done);
+        }
     }
 
     pub(super) fn take_unparked(&mut self, out: &mut Vec<u64>) {
-        out.append(&mut self.unparked);
+        if !self.unparked.is_empty() {
+            out.append(&mut self.unparked);
+        }
     }
 
     /// Whether all bios have ended.

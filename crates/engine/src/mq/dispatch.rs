@@ -23,6 +23,10 @@ impl RequestQueue {
     /// Dispatches at most `count` requests. The rest may go on merging.
     pub fn dispatch_at_most(&mut self, now: Nanos, count: usize, out: &mut Vec<Issue>) {
         self.now = now;
+        // Most calls follow a completion and find an empty queue.
+        if self.waiting == 0 && self.held == 0 && self.queue_plug.is_none() && !self.flush.waits() {
+            return;
+        }
         let full = out.len().saturating_add(count);
         if self.queue_plug.is_some_and(|until| until <= now) {
             self.unplug_queue();
@@ -101,7 +105,7 @@ impl RequestQueue {
         }
         let first = hctx.first_software;
         let count = hctx.software.len();
-        for cpu in (first..first + count).map(|cpu| cpu % count) {
+        for cpu in (first..count).chain(0..first) {
             while let Some(id) = self.hctxs[number].software[cpu].front() {
                 if !self.take_driver_tag(id) {
                     return;

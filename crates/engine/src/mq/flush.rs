@@ -48,8 +48,13 @@ pub(super) struct FlushMachine {
 impl FlushMachine {
     /// Due time of the next flush, if only the data of other sequences delays it.
     fn due_at(&self) -> Option<Nanos> {
-        let held = self.running.is_none() && !self.pending[self.adds_to].is_empty();
+        let held = self.running.is_none() && self.waits();
         held.then(|| self.pending_since + PENDING_TIMEOUT)
+    }
+
+    /// Whether sequences wait for a flush that has not started.
+    pub(super) fn waits(&self) -> bool {
+        !self.pending[self.adds_to].is_empty()
     }
 
     pub(super) fn is_running(&self, id: RequestId) -> bool {

@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 use crate::bio::{Bio, Done, IoContext, Op, Origin, Sector};
 use crate::elevator::{Attached, Elevator, ElevatorSpec, Facts, Generation, Work};
 use crate::request::{Request, RequestId, Requests, Tag};
-use crate::time::Nanos;
+use crate::time::{Nanos, earlier};
 
 pub use config::{Limits, PlugRule, QueueConfig};
 
@@ -221,20 +221,21 @@ impl RequestQueue {
     /// the latest: for a plug, a retry, the end of idling, a delayed flush or a timeout.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
+        let own = earlier(self.queue_plug, self.flush_due_at());
+        let next = earlier(own, earlier(self.timeout_at(), self.elevator_at()));
+        if self.held == 0 {
+            return next;
+        }
         let retry = |hctx: &Hctx| hctx.retry_at.filter(|_| !hctx.dispatch.is_empty());
-        let retry = self.hctxs.iter().filter_map(retry).min();
-        let others = [self.queue_plug, self.flush_due_at(), self.timeout_at(), self.elevator_at()];
-        others.into_iter().flatten().chain(retry).min()
+        earlier(next, self.hctxs.iter().filter_map(retry).min())
     }
 
     /// Time at which the idling elevator has a request. Its clock must have reached that time, so
     /// the time is rounded up to a tick.
     fn elevator_at(&self) -> Option<Nanos> {
-        if !self.asks_elevator() {
-            return None;
-        }
+        let elevator = self.elevator.as_ref().filter(|_| self.asks_elevator())?;
         let tick = self.config.tick;
-        match self.elevator.as_ref()?.work(self.tick(self.now)) {
+        match elevator.work(self.tick(self.now)) {
             Work::At(time) => Some(Nanos(time.0.div_ceil(tick.0).saturating_mul(tick.0))),
             Work::None | Work::Now | Work::AfterCompletion => None,
         }

@@ -89,7 +89,11 @@ impl RunQueue {
 
     /// Advances the minimum to the running thread, unless that is urgent.
     pub(super) fn advance(&mut self, running: Option<Nanos>) {
-        let first = self.waiting.iter().find(|place| place.is_fair).map(|place| place.virtual_run);
+        let first = match self.waiting.first() {
+            Some(place) if !place.is_fair => self.waiting.iter().find(|place| place.is_fair),
+            first => first,
+        };
+        let first = first.map(|place| place.virtual_run);
         let behind = running.into_iter().chain(first).min();
         self.least = self.least.max(behind.unwrap_or(self.least));
     }

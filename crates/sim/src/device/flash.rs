@@ -15,9 +15,11 @@
 //!
 //! Left out: wear, garbage collection of a full drive, a volatile cache.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
-use blockyard_engine::time::Nanos;
+use blockyard_engine::time::{Nanos, earlier};
 
 use super::{Command, CommandOp, Device};
 
@@ -66,13 +68,13 @@ pub struct Flash {
     /// End of each channel's work.
     channels: Vec<Nanos>,
     /// Commands that wait for the bus, by the time they are ready.
-    for_bus: BTreeMap<(Nanos, Arrival), Command>,
+    for_bus: BinaryHeap<Reverse<(Nanos, Arrival, Command)>>,
     /// The command on the bus, and its end.
     on_bus: Option<(Nanos, Arrival, Command)>,
     /// Open blocks, the most recently used last: number, and the next page of a sequential write.
     open: VecDeque<(u64, u64)>,
     /// Commands that no longer need the bus, by their end.
-    ending: BTreeSet<(Nanos, Arrival, u32)>,
+    ending: BinaryHeap<Reverse<(Nanos, Arrival, u32)>>,
     /// Writes in flight.
     writes: BTreeSet<Arrival>,
     /// Flushes that wait for earlier writes: earliest end, arrival, tag.
@@ -95,10 +97,10 @@ impl Flash {
         Self {
             channels: vec![Nanos(0); config.channels as usize],
             config,
-            for_bus: BTreeMap::new(),
+            for_bus: BinaryHeap::new(),
             on_bus: None,
             open: VecDeque::new(),
-            ending: BTreeSet::new(),
+            ending: BinaryHeap::new(),
             writes: BTreeSet::new(),
             flushes: VecDeque::new(),
             arrivals: 0,
@@ -167,7 +169,7 @@ impl Flash {
     /// Time of the next bus event: the end of a transfer, or the next ready command.
     fn bus_event(&self) -> Option<Nanos> {
         let carried = self.on_bus.map(|(ends, ..)| ends);
-        carried.or_else(|| self.for_bus.first_key_value().map(|((ready, _), _)| *ready))
+        carried.or_else(|| self.for_bus.peek().map(|Reverse((ready, ..))| *ready))
     }
 
     /// Handles a bus event: ends a transfer, or starts the next.
@@ -177,12 +179,12 @@ impl Flash {
                 CommandOp::Write { .. } => self.pages(now, &command),
                 _ => now,
             };
-            self.ending.insert((ends, arrival, command.tag));
+            self.ending.push(Reverse((ends, arrival, command.tag)));
         }
-        if let Some(next) = self.for_bus.first_entry()
-            && next.key().0 <= now
+        if let Some(next) = self.for_bus.peek_mut()
+            && next.0.0 <= now
         {
-            let ((_, arrival), command) = next.remove_entry();
+            let Reverse((_, arrival, command)) = PeekMut::pop(next);
             let takes = Nanos(self.config.bus_sector.0 * u64::from(command.sectors));
             self.on_bus = Some((now + takes, arrival, command));
         }
@@ -190,13 +192,16 @@ impl Flash {
 
     /// Ends a command, and flushes that waited for it.
     fn end(&mut self, now: Nanos, arrival: Arrival) {
+        if self.writes.is_empty() {
+            return;
+        }
         self.writes.remove(&arrival);
         let unwritten = self.writes.first().copied();
         while let Some(&(ready, flush, tag)) = self.flushes.front()
             && unwritten.is_none_or(|write| write > flush)
         {
             self.flushes.pop_front();
-            self.ending.insert((now.max(ready), flush, tag));
+            self.ending.push(Reverse((now.max(ready), flush, tag)));
         }
     }
 }
@@ -211,32 +216,37 @@ impl Device for Flash {
         self.arrivals += 1;
         match command.op {
             CommandOp::Flush if self.writes.is_empty() => {
-                self.ending.insert((ready, arrival, command.tag));
+                self.ending.push(Reverse((ready, arrival, command.tag)));
             }
             CommandOp::Flush => self.flushes.push_back((ready, arrival, command.tag)),
             CommandOp::Read => {
                 let read = self.pages(ready, &command);
-                self.for_bus.insert((read, arrival), command);
+                self.for_bus.push(Reverse((read, arrival, command)));
             }
             CommandOp::Write { .. } => {
                 self.writes.insert(arrival);
-                self.for_bus.insert((ready, arrival), command);
+                self.for_bus.push(Reverse((ready, arrival, command)));
             }
         }
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        let ending = self.ending.first().map(|(ends, ..)| *ends);
-        self.bus_event().into_iter().chain(ending).min()
+        let ending = self.ending.peek().map(|Reverse((ends, ..))| *ends);
+        earlier(self.bus_event(), ending)
     }
 
     fn advance(&mut self, now: Nanos, ended: &mut Vec<(Nanos, u32)>) {
-        while let Some(at) = self.next_event().filter(|at| *at <= now) {
-            if self.bus_event() == Some(at) {
+        loop {
+            let ending = self.ending.peek().map(|Reverse((ends, ..))| *ends);
+            let is_first = |bus: &Nanos| *bus <= now && ending.is_none_or(|ends| *bus <= ends);
+            if let Some(at) = self.bus_event().filter(is_first) {
                 self.turn_of_bus(at);
                 continue;
             }
-            let (ends, arrival, tag) = self.ending.pop_first().expect("it is the next event");
+            if ending.is_none_or(|ends| ends > now) {
+                return;
+            }
+            let Some(Reverse((ends, arrival, tag))) = self.ending.pop() else { return };
             self.in_flight -= 1;
             ended.push((ends, tag));
             self.end(ends, arrival);

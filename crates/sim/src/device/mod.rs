@@ -13,7 +13,7 @@ use blockyard_engine::time::Nanos;
 use disk::DiskCounters;
 
 /// Operation of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandOp {
     /// Transfer to the host.
     Read,
@@ -27,7 +27,7 @@ pub enum CommandOp {
 }
 
 /// A command of a device's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Command {
     /// Returned at its end.
     pub tag: u32,

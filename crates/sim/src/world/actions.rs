@@ -16,7 +16,6 @@ use blockyard_engine::request::Tag;
 use blockyard_engine::sq::{Sqe, Token};
 use blockyard_engine::time::Nanos;
 
-use super::in_flight::Out;
 use crate::cpu::{CpuId, ThreadId};
 
 /// The context of an action.
@@ -34,11 +33,9 @@ impl Context {
     }
 }
 
-/// An action at the end of a burst.
+/// An action of an interrupt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
-    /// Submits a bio of a thread.
-    Bio(ThreadId, Out),
     /// Issues a request to the device.
     Issue(Issue),
     /// The device has completed a request.
@@ -64,7 +61,7 @@ pub(super) struct Step {
     pub(super) is_taken: bool,
 }
 
-/// Source of a thread's next action.
+/// Kind of a thread's next action, which is the first of its pending ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     Issue,

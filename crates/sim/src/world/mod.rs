@@ -33,7 +33,7 @@ mod trace;
 use std::collections::BTreeMap;
 
 use blockyard_engine::priority::Priority;
-use blockyard_engine::time::Nanos;
+use blockyard_engine::time::{Nanos, earlier};
 use blockyard_workload::program::{Program, Task};
 
 use self::devices::Devices;
@@ -141,10 +141,9 @@ impl<'a, T: Task> World<'a, T> {
     fn step(&mut self) -> Result<(), String> {
         let timer = self.machine.threads.clock.timers.next_at();
         let device = self.devices.next_event();
-        let events = timer.into_iter().chain(device);
-        let events = events.chain(self.machine.threads.cpus.next_event());
+        let next = earlier(earlier(timer, device), self.machine.threads.cpus.next_event());
         let stuck = || format!("nothing happens any more: {}", self.blocked_tasks());
-        let at = events.min().ok_or_else(stuck)?;
+        let at = next.ok_or_else(stuck)?;
         if at > LONGEST_RUN {
             return Err(format!("the run has not ended after ten days: {}", self.blocked_tasks()));
         }

@@ -8,12 +8,12 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Reaped};
 
-use super::actions::{Action, Next, Pending};
+use super::actions::{Next, Pending};
 use super::in_flight::{Out, WritesUpTo};
 use super::pools::PoolId;
 use super::trace::{Role, Wait};
 use crate::cache::ReadAhead;
-use crate::cpu::{CpuId, ThreadId};
+use crate::cpu::CpuId;
 use crate::fs::CommitStep;
 
 /// A thread.
@@ -161,16 +161,6 @@ impl Thread {
             Pending { todo, .. } if !todo.is_empty() => Some(Next::Step),
             _ => (!self.outbox.is_empty()).then_some(Next::Bio),
         }
-    }
-
-    /// Takes the next action, which is of this kind. `thread` is the number of this thread.
-    pub(super) fn take_action(&mut self, thread: ThreadId, next: Next) -> Action {
-        let action = match next {
-            Next::Issue => self.pending.issues.pop_front().map(Action::Issue),
-            Next::Step => self.pending.todo.pop_front().map(Action::Step),
-            Next::Bio => self.outbox.pop_front().map(|out| Action::Bio(thread, out)),
-        };
-        action.expect("the next action is still queued")
     }
 
     /// Adds a cost to the next burst.

@@ -21,8 +21,6 @@ pub(super) struct Threads<'a> {
     /// Costs of the current context, for which its CPU has not been charged.
     spent: Nanos,
     pub(super) observers: Observers<'a>,
-    /// Emptied after each use; kept for its memory.
-    switches: Vec<(Nanos, CpuId, ThreadId)>,
 }
 
 impl<'a> Threads<'a> {
@@ -34,7 +32,6 @@ impl<'a> Threads<'a> {
             running_on: None,
             spent: Nanos(0),
             observers: Observers::new(observer),
-            switches: Vec::new(),
         }
     }
 
@@ -128,13 +125,11 @@ impl<'a> Threads<'a> {
     }
 
     /// Reports the switches to the observers.
+    #[inline]
     pub(super) fn note_switches(&mut self) {
-        let mut switches = std::mem::take(&mut self.switches);
-        self.cpus.take_switches(&mut switches);
-        for (at, cpu, thread) in switches.drain(..) {
+        for (at, cpu, thread) in self.cpus.take_switches() {
             self.observers.event(at, Event::Switch { cpu, thread });
         }
-        self.switches = switches;
     }
 
     /// Adds a cost of the current context.

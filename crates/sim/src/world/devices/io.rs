@@ -86,8 +86,25 @@ impl Devices {
 
     /// Runs the queue; ended bios return to their owners.
     pub(super) fn run_queue(&mut self, machine: &mut Machine<'_>, by: Context) {
+        self.block.dispatch(machine.threads.now(), &mut self.scratch.issues);
+        if !self.scratch.issues.is_empty() {
+            self.hand_out_issues(machine, by);
+        }
+        machine.threads.observers.note_idle(machine.threads.clock.now, self.in_flight);
+        let queue = self.block.queue();
+        queue.take_done(&mut self.scratch.done);
+        queue.take_unparked(&mut self.scratch.unparked);
+        if !self.scratch.done.is_empty() {
+            self.end_bios(machine, by);
+        }
+        if !self.scratch.unparked.is_empty() {
+            self.bios.wake_parked(&mut machine.threads, &mut self.scratch.unparked);
+        }
+    }
+
+    /// Hands dispatched requests to the context that issues them.
+    fn hand_out_issues(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut issues = std::mem::take(&mut self.scratch.issues);
-        self.block.dispatch(machine.threads.now(), &mut issues);
         for issue in issues.drain(..) {
             self.in_flight += 1;
             match by {
@@ -98,14 +115,11 @@ impl Devices {
             }
         }
         self.scratch.issues = issues;
-        machine.threads.observers.note_idle(machine.threads.clock.now, self.in_flight);
-        self.deliver(machine, by);
     }
 
     /// Passes ended bios of the queue to their owners.
-    fn deliver(&mut self, machine: &mut Machine<'_>, by: Context) {
+    fn end_bios(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut done = std::mem::take(&mut self.scratch.done);
-        self.block.queue().take_done(&mut done);
         for Done { user, status } in done.drain(..) {
             if let Backend::Mapped(_) = self.backend {
                 self.end_lower(machine, by.cpu(), user, status);
@@ -115,9 +129,5 @@ impl Devices {
             }
         }
         self.scratch.done = done;
-        let mut unparked = std::mem::take(&mut self.scratch.unparked);
-        self.block.queue().take_unparked(&mut unparked);
-        self.bios.wake_parked(&mut machine.threads, &mut unparked);
-        self.scratch.unparked = unparked;
     }
 }

@@ -19,7 +19,7 @@ mod turns;
 use blockyard_engine::bio::{BlkStatus, Done};
 use blockyard_engine::mq::{Issue, QueueConfig};
 use blockyard_engine::request::Tag;
-use blockyard_engine::time::Nanos;
+use blockyard_engine::time::{Nanos, earlier};
 
 use self::bios::Bios;
 use self::dm::Mapped;
@@ -124,8 +124,7 @@ impl Devices {
             Backend::Null(null) => null.next_event(),
             Backend::Queue | Backend::Mapped(_) => None,
         };
-        let events = self.block.next_event().into_iter().chain(self.interrupts.next_at());
-        events.chain(null).min()
+        earlier(earlier(self.block.next_event(), self.interrupts.next_at()), null)
     }
 
     /// Handles the first event that is due: of the device, an interrupt, or a null device.
@@ -211,7 +210,7 @@ impl Devices {
         while self.bios.len() > 0 {
             let block = self.block.next_event();
             let interrupt = self.interrupts.next_at();
-            let at = block.into_iter().chain(interrupt).min().ok_or_else(|| {
+            let at = earlier(block, interrupt).ok_or_else(|| {
                 format!("{} bios never end, and nothing happens any more", self.bios.len())
             })?;
             machine.threads.clock.now = machine.threads.now().max(at);

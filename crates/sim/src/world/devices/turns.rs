@@ -57,12 +57,11 @@ impl Devices {
     ) -> Option<Turn> {
         let by = Context::Thread(cpu, thread);
         loop {
-            if let Some(paid) = machine.threads[thread].pending.paid.take() {
-                let action = machine.threads[thread].take_action(thread, paid);
-                if self.perform(machine, by, action) {
-                    let pending = &mut machine.threads[thread].pending;
-                    (pending.parked, pending.unplugs) = (true, true);
-                }
+            if let Some(paid) = machine.threads[thread].pending.paid.take()
+                && self.perform_next(machine, by, thread, paid)
+            {
+                let pending = &mut machine.threads[thread].pending;
+                (pending.parked, pending.unplugs) = (true, true);
             }
             let next = machine.threads[thread].next_action();
             if next.is_none() && self.close_plug(machine, by, thread) {
@@ -145,7 +144,6 @@ impl Devices {
 
     fn cost_of(&mut self, config: &Config, cpu: CpuId, action: &Action) -> Nanos {
         match action {
-            Action::Bio(..) => config.costs.submit,
             Action::Issue(issue) => cost_of_issue(config, issue),
             Action::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
             Action::Completed(_) => config.costs.complete,
@@ -154,18 +152,46 @@ impl Devices {
         }
     }
 
-    /// Performs an action; returns whether the thread must wait for a request.
-    fn perform(&mut self, machine: &mut Machine<'_>, by: Context, action: Action) -> bool {
+    /// Performs the next action of a thread, which is of this kind. Returns whether the thread must
+    /// wait for a request.
+    fn perform_next(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        thread: ThreadId,
+        next: Next,
+    ) -> bool {
+        let submitter = &mut machine.threads[thread];
+        match next {
+            Next::Bio => {
+                let out = submitter.outbox.pop_front().expect("the next action is a bio");
+                self.submit(machine, by, thread, &out)
+            }
+            Next::Issue => {
+                let issue = submitter.pending.issues.pop_front();
+                self.issue_to_device(machine, by, issue.expect("the next action is an issue"));
+                false
+            }
+            Next::Step => {
+                let step = submitter.pending.todo.pop_front();
+                self.execute(machine, by, step.expect("the next action is a step"))
+            }
+        }
+    }
+
+    /// Performs an action of an interrupt.
+    fn perform(&mut self, machine: &mut Machine<'_>, by: Context, action: Action) {
         match action {
-            Action::Bio(thread, out) => return self.submit(machine, by, thread, &out),
             Action::Issue(issue) => self.issue_to_device(machine, by, issue),
             Action::Interrupted(tag) => self.interrupted(machine, by, tag),
             Action::Called(tag) => self.interrupt(machine, by.cpu(), Action::Completed(tag)),
             Action::Completed(tag) => self.end_request(machine, by, tag),
-            Action::Step(step) => return self.execute(machine, by, step),
+            Action::Step(step) => {
+                // An interrupt cannot wait for a request; its bio is parked.
+                self.execute(machine, by, step);
+            }
             Action::Timeout(token) => self.answer(machine, by, token, BlkStatus::Ok),
         }
-        false
     }
 
     /// Stops a thread; its started work continues without it.
@@ -173,8 +199,7 @@ impl Devices {
         let by = Context::Interrupt(machine.threads.cpus.last_of(thread));
         machine.threads[thread].pending.paid = None;
         while let Some(next) = machine.threads[thread].next_action() {
-            let action = machine.threads[thread].take_action(thread, next);
-            self.perform(machine, by, action);
+            self.perform_next(machine, by, thread, next);
         }
     }
 
