@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use blockyard_host::file::HeaderLock;
+use blockyard_host::file::{FileId, HeaderLock};
 
 use crate::{Error, Place};
 
@@ -60,6 +60,11 @@ impl HeaderFile {
     fn limited(mut self, place: &Place) -> Result<Self, Error> {
         self.part = place.range(&self).map_err(|error| Error::crypt(&self.path, error))?;
         Ok(self)
+    }
+
+    /// Identity of the file or device; `None` if the system does not tell.
+    pub(crate) fn id(&self) -> Option<FileId> {
+        self.file.metadata().ok().map(|metadata| FileId::of(&metadata))
     }
 
     /// Position in the file of a range of the part.

@@ -79,6 +79,7 @@ mod options;
 pub mod output;
 mod place;
 mod recorder;
+pub mod resize;
 mod server;
 pub mod size;
 mod sparse;

@@ -29,6 +29,7 @@ use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOpt
 
 use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
+use crate::resize::{SizeFrom, Sizing};
 use crate::{Error, Key, Place, Volume};
 
 /// Limit of the worker threads for ciphers.
@@ -337,7 +338,7 @@ impl Options {
         };
         let mut volume = self.volume;
         volume.targets.extend(self.targets);
-        Ok(Locked { path, kind, volume })
+        Ok(Locked { path, place: self.place, kind, volume })
     }
 
     fn check(&self, path: &Path) -> Result<(), Error> {
@@ -401,6 +402,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Locked {
     path: PathBuf,
+    place: Place,
     kind: LockedKind,
     volume: VolumeOptions,
 }
@@ -519,6 +521,7 @@ impl Locked {
     }
 
     fn started(self, key: VolumeKey) -> Result<Volume, Error> {
+        let size_from = self.size_from();
         let targets = self.own_targets();
         let (file, params) = match (self.kind, key.0) {
             (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
@@ -532,16 +535,44 @@ impl Locked {
                 ));
             }
             (LockedKind::Raw(file), _) => {
-                return Ok(Volume::new(host::Volume::from_file(file, &self.volume)?));
+                let host = host::Volume::from_file(file, &self.volume)?;
+                return Ok(Volume::with(host, size_from, targets));
             }
             (LockedKind::Table(text), _) => {
                 let started = host::Volume::from_table(&text, &self.volume);
                 let in_table = |source| Error::Table { path: self.path, source };
-                return Ok(Volume::with_targets(started.map_err(in_table)?, targets));
+                return Ok(Volume::with(started.map_err(in_table)?, size_from, targets));
             }
         };
         let host = host::Volume::from_crypt(file, &params, &self.volume)?;
-        Ok(Volume::new(host))
+        Ok(Volume::with(host, size_from, targets))
+    }
+
+    /// The origin of the volume's size.
+    fn size_from(&self) -> SizeFrom {
+        let end = |start_bytes| SizeFrom::End {
+            path: self.path.clone(),
+            place: self.place.clone(),
+            start_bytes,
+        };
+        match &self.kind {
+            LockedKind::Luks(luks) => {
+                let header = luks.detached.as_ref().map(|file| file.path().to_owned());
+                let sizing = Sizing::of(&self.path).place(self.place.clone()).header(header);
+                SizeFrom::Header { sizing, before: Box::new(luks.header.clone()) }
+            }
+            LockedKind::Plain(_, PlainOptions { size_sectors: Some(_), .. }) => {
+                SizeFrom::Fixed("its size was given when it was opened; open it with another one")
+            }
+            LockedKind::Plain(_, plain) => end(plain.offset_sectors.saturating_mul(512)),
+            LockedKind::Raw(_) => end(0),
+            LockedKind::Tcrypt(..) => {
+                SizeFrom::Fixed("a TrueCrypt or VeraCrypt volume has its size in its header")
+            }
+            LockedKind::Table(_) => {
+                SizeFrom::Fixed("the lines of a table fix its size; open a table with longer lines")
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! An open volume.
 
 use std::io::{self, Read, Write};
+use std::iter;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +16,14 @@ use crate::error::{contained, contained_with, defect};
 use crate::io::Calls;
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
+use crate::resize::{Resized, SizeFrom};
 use crate::status::Activity;
 use crate::{Backing, Cursor, Error, Options};
 
 /// Limit of idle clients; with more concurrent threads, calls create new ones.
 const IDLE_CLIENTS_MAX: usize = 16;
 
-/// An open volume: its plaintext as a disk of fixed size.
+/// An open volume: its plaintext as a disk.
 ///
 /// All methods take `&self` and may be called from any number of threads. A call takes any offset
 /// and length; whole sectors cost least. Calls of different threads on overlapping ranges have no
@@ -41,6 +43,7 @@ pub struct Volume {
 /// Parts that a volume shares with its servers.
 pub(crate) struct Shared {
     pub(crate) host: Arc<host::Volume>,
+    size_from: SizeFrom,
     /// The program's own targets that the volume may use.
     pub(crate) targets: Vec<&'static str>,
     /// The recording of the volume, if any.
@@ -68,6 +71,11 @@ impl Shared {
         })
     }
 
+    /// Follows the header and the file.
+    pub(crate) fn resize(&self) -> Result<Resized, Error> {
+        contained(|| self.size_from.follow(&self.host))
+    }
+
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,17 +88,23 @@ impl Volume {
         Options::default()
     }
 
-    pub(crate) fn new(host: host::Volume) -> Self {
-        Self::with_targets(host, Vec::new())
+    /// A volume that keeps its size, for this reason.
+    pub(crate) fn of_fixed_size(host: host::Volume, reason: &'static str) -> Self {
+        Self::with(host, SizeFrom::Fixed(reason), Vec::new())
     }
 
     /// A volume that may use these targets of the program.
-    pub(crate) fn with_targets(host: host::Volume, targets: Vec<&'static str>) -> Self {
-        let shared = Shared { host: Arc::new(host), targets, recorder: Mutex::default() };
+    pub(crate) fn with(
+        host: host::Volume,
+        size_from: SizeFrom,
+        targets: Vec<&'static str>,
+    ) -> Self {
+        let (host, recorder) = (Arc::new(host), Mutex::default());
+        let shared = Shared { host, size_from, targets, recorder };
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 
-    /// Size of the disk in bytes.
+    /// Size of the disk in bytes. It changes only in [`Volume::resize`].
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a volume has a sector at least")]
     pub fn len(&self) -> u64 {
@@ -105,8 +119,19 @@ impl Volume {
 
     /// One-line description: the length, and the cipher with the sizes of its key and sectors.
     #[must_use]
-    pub fn describe(&self) -> &str {
+    pub fn describe(&self) -> String {
         self.shared.host.describe()
+    }
+
+    /// Extends the volume to the size that its header and its file or device have now. Calls from
+    /// then on see the new size. Connections that clients of a server have open, and values of
+    /// [`Volume::client`], keep the old size.
+    ///
+    /// # Errors
+    /// The volume would shrink; its size is fixed by a table, an option or a foreign header; it is
+    /// an NBD export; or its file was replaced.
+    pub fn resize(&self) -> Result<Resized, Error> {
+        self.shared.resize()
     }
 
     /// Whether writes are refused.
@@ -360,13 +385,14 @@ impl Volume {
     /// Runs a call with an idle client, which it uses exclusively.
     fn call(&self, call: impl FnOnce(Calls<'_>) -> io::Result<()>) -> io::Result<()> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = idle().pop();
+        let size = self.len();
+        // A client from before a resize ends where the volume ended then.
+        let kept = iter::from_fn(|| idle().pop()).find(|client| client.size_bytes() >= size);
         let mut client = match kept {
             Some(client) => client,
             None => self.client(Priority::default()).map_err(io::Error::other)?,
         };
         let sector = self.sector_size();
-        let size = self.len();
         let outcome =
             catch_unwind(AssertUnwindSafe(|| call(Calls::new(&mut client, sector, size))));
         let Ok(outcome) = outcome else {
@@ -396,7 +422,8 @@ mod tests {
     #[test]
     fn panic_in_a_call_is_an_error_and_the_next_call_works() {
         let file = DeviceFile::in_memory(1 << 20).unwrap();
-        let volume = Volume::new(host::Volume::from_file(file, &VolumeOptions::default()).unwrap());
+        let volume = host::Volume::from_file(file, &VolumeOptions::default()).unwrap();
+        let volume = Volume::of_fixed_size(volume, "it is in memory");
         volume.write_all_at(&[7; 600], 100).unwrap();
         let failed = volume.call(|_| panic!("a defect")).unwrap_err();
         assert!(failed.to_string().contains("a defect in blockyard"), "{failed}");

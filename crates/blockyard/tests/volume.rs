@@ -392,3 +392,23 @@ fn clients_of_their_own_have_many_requests_in_flight() {
     client.wait(16, &mut done);
     assert_eq!(done.len(), 16);
 }
+
+#[test]
+fn calls_after_a_resize_reach_the_new_end() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let volume = Volume::options().raw().open(file.path()).unwrap();
+    // The client of this call is kept for the next one.
+    volume.write_all_at(&[1; 4096], (1 << 20) - 4096).unwrap();
+    file.as_file().set_len((3 << 20) + 100).unwrap();
+    assert_eq!(volume.len(), 1 << 20);
+    let resized = volume.resize().unwrap();
+    assert_eq!((resized.from_bytes, resized.to_bytes, volume.len()), (1 << 20, 3 << 20, 3 << 20));
+    assert!(volume.describe().starts_with("3145728 bytes"));
+    volume.write_all_at(&[2; 8192], (1 << 20) - 4096).unwrap();
+    let mut read = [0; 8192];
+    volume.read_exact_at(&mut read, (1 << 20) - 4096).unwrap();
+    assert_eq!(read, [2; 8192]);
+    let mut copy = Vec::new();
+    assert_eq!(volume.copy_out(&mut copy, &mut |_| ()).unwrap(), 3 << 20);
+}

@@ -27,7 +27,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
-    load, man, repair, replay, serve, table, top, trace,
+    load, man, repair, replay, resize, serve, table, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -72,6 +72,7 @@ pub(crate) enum Command {
     Key(Box<keyslots::KeyCommand>),
     Header(Box<header::HeaderCommand>),
     Erase(erase::EraseArgs),
+    Resize(resize::ResizeArgs),
     Status(control::StatusArgs),
     Top(top::TopArgs),
     Suspend(control::SuspendArgs),
@@ -106,6 +107,7 @@ impl Command {
             Self::Key(args) => keyslots::run(&args),
             Self::Header(args) => header::run(&args),
             Self::Erase(args) => erase::run(&args),
+            Self::Resize(args) => resize::run(&args),
             Self::Status(args) => control::status(&args),
             Self::Top(args) => top::run(&args),
             Self::Suspend(args) => control::suspend(&args),

@@ -19,6 +19,7 @@ pub(crate) mod repair;
 pub(crate) mod replay;
 #[cfg(feature = "lab")]
 pub(crate) mod report;
+pub(crate) mod resize;
 pub(crate) mod serve;
 pub(crate) mod table;
 pub(crate) mod top;

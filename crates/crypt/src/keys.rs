@@ -308,6 +308,18 @@ pub fn set_flags(device: &mut dyn HeaderDevice, flags: &[&str]) -> Result<(), Er
     write(device, &plan).map(drop)
 }
 
+/// Sets the length of a LUKS2 volume's data, in bytes; `None`: the data ends with its device. The
+/// data is neither moved nor erased.
+///
+/// # Errors
+/// The volume is not LUKS2 or has an unsupported feature, the length is no multiple of the sector
+/// size, or writing fails.
+pub fn set_data_len(device: &mut dyn HeaderDevice, len_bytes: Option<u64>) -> Result<(), Error> {
+    let plan = luks2_header(device, "size of its own: it ends with its file or device")?
+        .plan_data_len(len_bytes)?;
+    write(device, &plan).map(drop)
+}
+
 /// Sets the UUID.
 ///
 /// # Errors

@@ -13,6 +13,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kdf::KdfLimits;
 use crate::params::CryptParams;
 use crate::secret::SecretBytes;
@@ -158,6 +159,39 @@ impl Header {
         match self {
             Self::Luks1(header) => header.crypt_params(volume_key, device_len_bytes, detached),
             Self::Luks2(header) => header.crypt_params(volume_key, device_len_bytes, detached),
+        }
+    }
+
+    /// Length of the data in bytes on a device of this length.
+    ///
+    /// # Errors
+    /// When the volume needs an unsupported feature, or the device is too small.
+    pub fn data_len_bytes(&self, device_len_bytes: u64) -> Result<u64, Error> {
+        Ok(self.extent()?.len_sectors(device_len_bytes)? * 512)
+    }
+
+    /// Length of the data up to the end of a device of this length, also if the header fixes
+    /// another one.
+    ///
+    /// # Errors
+    /// When the volume needs an unsupported feature, or the device ends before the data.
+    pub fn room_bytes(&self, device_len_bytes: u64) -> Result<u64, Error> {
+        let extent = Extent { len_bytes: None, ..self.extent()? };
+        Ok(extent.len_sectors(device_len_bytes)? * 512)
+    }
+
+    /// Length of the data if the header has a fixed one; `None` if the data ends with its device.
+    ///
+    /// # Errors
+    /// When the volume needs an unsupported feature.
+    pub fn fixed_len_bytes(&self) -> Result<Option<u64>, Error> {
+        Ok(self.extent()?.len_bytes)
+    }
+
+    fn extent(&self) -> Result<Extent, Error> {
+        match self {
+            Self::Luks1(header) => Ok(header.extent()),
+            Self::Luks2(header) => header.extent(),
         }
     }
 

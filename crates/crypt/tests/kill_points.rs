@@ -286,6 +286,7 @@ fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
     };
     run("labels", &disk, |device| keys::set_labels(device, Some("a"), Some("b")).unwrap());
     run("flags", &disk, |device| keys::set_flags(device, &["allow-discards"]).unwrap());
+    run("size", &disk, |device| keys::set_data_len(device, Some(4096)).unwrap());
     run("priority", &disk, |device| keys::set_priority(device, 0, Priority::Prefer).unwrap());
     run("repair", &damaged, |device| {
         luks::repair(device).unwrap();

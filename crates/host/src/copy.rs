@@ -31,8 +31,9 @@ pub fn dump(
     to: &mut dyn Write,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Error> {
-    let mut copy = Copy::new(volume)?;
+    // First: a volume may grow, and a client takes at least this size.
     let size = volume.size_bytes();
+    let mut copy = Copy::new(volume)?;
     let mut issued = 0;
     let mut done = 0;
     while done < size {
@@ -64,8 +65,8 @@ pub fn load(
     if volume.read_only() {
         return Err(Error::Copy("the volume is read-only".into()));
     }
-    let mut copy = Copy::new(volume)?;
     let size = volume.size_bytes();
+    let mut copy = Copy::new(volume)?;
     let sector = u64::from(volume.sector_size_bytes());
     let mut issued = 0;
     let mut done = 0;

@@ -9,6 +9,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
+use blockyard_engine::dm::table::Table;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::stack::Stack;
@@ -87,7 +88,8 @@ impl Driver {
     ) -> io::Result<Self> {
         let (bounce, bounce_bytes) = parts.bounce.bounce(bounce_slots);
         let patch_slot = BufRef::FIRST_WORLD_SLOT + world.len() as u32;
-        let patches = Patches::new(&parts.table, patch_slot)?;
+        let table = parts.table.get();
+        let patches = Patches::new(&table, patch_slot)?;
         let buffers = Buffers {
             bounce: Region::new(bounce_bytes)?,
             bounce_slot_bytes: SLOT_BYTES,
@@ -105,9 +107,9 @@ impl Driver {
             submitter.io_context(),
         )?;
         Ok(Self {
-            epoch: parts.table.reads_clock().then_some(parts.opened),
-            shown: shown_lines(parts),
-            shard: Stack::new(&parts.table, bounce).expect("the pool is larger than the reserves"),
+            epoch: table.reads_clock().then_some(parts.opened),
+            shown: shown_lines(parts, &table),
+            shard: Stack::new(&table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(&parts.bounce),
             executor,
             workers: parts.workers.clone().zip(parts.asks_load_from),
@@ -556,6 +558,11 @@ impl Driver {
         self.executor.wake_after()
     }
 
+    /// Length of the volume for this driver: that of the start of its connection.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.patches.size_bytes()
+    }
+
     /// Releases buffer memory while nothing is in flight.
     pub(crate) fn release_buffers(&self) {
         self.executor.release_buffers();
@@ -563,11 +570,11 @@ impl Driver {
 }
 
 /// Numbers of the lines whose state is shown, on controlled volumes.
-fn shown_lines(parts: &Parts) -> Vec<u16> {
+fn shown_lines(parts: &Parts, table: &Table) -> Vec<u16> {
     if !parts.gate.as_ref().is_some_and(|gate| gate.is_controlled()) {
         return Vec::new();
     }
-    let lines = (0..).zip(parts.table.extents());
+    let lines = (0..).zip(table.extents());
     let lines = lines.filter(|(_, line)| line.facts().has_control);
     lines.map(|(number, _)| number).collect()
 }

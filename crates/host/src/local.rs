@@ -129,6 +129,13 @@ impl Client {
         Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
     }
 
+    /// Length of the volume for this client: that of the client's start. Later growth of the volume
+    /// is for later clients.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.driver.size_bytes()
+    }
+
     /// Sets the priority of later requests.
     pub fn set_priority(&mut self, priority: Priority) {
         self.driver.set_priority(priority);

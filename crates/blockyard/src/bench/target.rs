@@ -21,6 +21,9 @@ use crate::{Error, Volume};
 /// The program's files start at multiples of this.
 const REGION_BYTES: u64 = 4096;
 
+/// Why the volume of a workload keeps its size.
+const WHY_FIXED: &str = "a workload relies on its size";
+
 /// A disk made for one run of a program.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -115,7 +118,7 @@ impl Target {
             Some(_) => host::Volume::from_crypt(file, &any_key()?, &settings)?,
         };
         let files = Files { regions, lays_out: true, read_only: false };
-        Ok(Opened { volume: Volume::new(volume), files, _claim: claim })
+        Ok(Opened { volume: Volume::of_fixed_size(volume, WHY_FIXED), files, _claim: claim })
     }
 
     fn settings(&self) -> VolumeOptions {
@@ -128,7 +131,7 @@ impl Target {
 /// The volume of a device-mapper table.
 pub(super) fn of_table(table: &str, settings: &VolumeOptions) -> Result<Volume, Error> {
     let text = SecretBytes::copy_of(table.as_bytes());
-    Ok(Volume::new(host::Volume::from_table(&text, settings)?))
+    Ok(Volume::of_fixed_size(host::Volume::from_table(&text, settings)?, WHY_FIXED))
 }
 
 impl Place {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Done, Refusal, Refused, Resumed};
 use crate::recorder::{Recorded, TraceFile};
+use crate::resize::Resized;
 use crate::status::{Loss, Status};
 
 /// Limit of a reply; usually a few lines per volume.
@@ -138,6 +139,15 @@ impl Control {
         let command = if accept_loss { "resume-accepting-loss" } else { "resume" };
         let resumed: Resumed = self.ask(format!("{command} {}\n", name(export)?).as_bytes())?;
         Ok(resumed.loss)
+    }
+
+    /// Extends a volume to the size that its header and its file or device have now. Clients that
+    /// connect from then on see it.
+    ///
+    /// # Errors
+    /// The server does not answer or refuses: the volume would shrink, or cannot follow.
+    pub fn resize(&self, export: &str) -> Result<Resized, ControlError> {
+        self.ask(format!("resize {}\n", name(export)?).as_bytes())
     }
 
     /// Sends a message to the line at a sector of the volume, whose target has a control path:

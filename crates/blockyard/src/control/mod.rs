@@ -6,6 +6,7 @@
 //!   suspend EXPORT                         {}
 //!   resume EXPORT                          {"loss": null}
 //!   resume-accepting-loss EXPORT           {"loss": null}
+//!   resize EXPORT                          {"from_bytes": 1048576, "to_bytes": 2097152}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
 //!   key-set SECTOR HEX-DIGITS EXPORT
 //!   message SECTOR COUNT WORD... EXPORT

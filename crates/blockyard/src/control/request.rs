@@ -17,6 +17,8 @@ pub(super) enum Request {
     Resume(bool),
     /// A message for the table line at a sector.
     Message(u64, Message),
+    /// Follow the file and the header.
+    Resize,
     TraceStart(TraceFile),
     TraceStop,
 }
@@ -59,6 +61,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             let text = words[..at].trim_end().to_owned();
             Ok((Request::Message(sector, Message::Target(text)), &words[at..]))
         }
+        "resize" => Ok((Request::Resize, rest)),
         "trace-stop" => Ok((Request::TraceStop, rest)),
         "trace-start" => {
             let (to, export) = trace_file(rest)?;
@@ -77,8 +80,8 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, resume-accepting-loss, message, key-set, \
-                         key-wipe, trace-start and trace-stop";
+            let known = "status, suspend, resume, resume-accepting-loss, resize, message, \
+                         key-set, key-wipe, trace-start and trace-stop";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
@@ -131,6 +134,7 @@ mod tests {
             ("suspend", "Suspend \"\""),
             ("suspend ", "Suspend \"\""),
             ("suspend my disk", "Suspend \"my disk\""),
+            ("resize my disk", "Resize \"my disk\""),
             ("resume  a", "Resume(false) \" a\""),
             ("resume-accepting-loss my disk", "Resume(true) \"my disk\""),
             ("key-wipe 8", "wipe 8 \"\""),

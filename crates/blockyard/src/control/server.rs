@@ -80,6 +80,10 @@ impl Devices {
                 return Ok(json(&Resumed { loss: loss.as_ref().map(Loss::from) }));
             }
             Request::Message(sector, message) => volume.message(sector, &message)?,
+            Request::Resize => {
+                let resized = device.volume.resize().map_err(|error| refusal(&error))?;
+                return Ok(json(&resized));
+            }
             Request::TraceStart(to) => {
                 let started = device.volume.record(&device.names[0], &to, &self.in_use);
                 started.map_err(|error| refusal(&error))?;

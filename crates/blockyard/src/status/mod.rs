@@ -56,6 +56,8 @@ pub enum Rings {
 pub struct VolumeStatus {
     /// Export names.
     pub exports: Vec<String>,
+    /// Size for clients that connect now.
+    pub size_bytes: u64,
     /// Whether requests are executed.
     pub state: State,
     /// Whether every crypt line has its key.

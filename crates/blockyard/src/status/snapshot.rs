@@ -33,6 +33,7 @@ impl VolumeStatus {
         let requests = Requests::of_volume(volume, |kind, _| counted(&status.counts, kind));
         Self {
             exports: exports.to_vec(),
+            size_bytes: volume.size_bytes(),
             state: if status.is_suspended { State::Suspended } else { State::Active },
             key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
             loss: status.loss.as_ref().map(Loss::from),

@@ -148,7 +148,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return result_lines::run(&volume, &jobs, module, times, &in_use);
     }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
-    let description = volume.describe().to_owned();
+    let description = volume.describe();
     let tally = Tally::default();
     let stopper = fio.stopper();
     let (outcome, is_stopped) = stop::stoppable(&stopper, || {

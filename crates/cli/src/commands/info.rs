@@ -155,7 +155,7 @@ fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {
     let volume = Volume::options().table_text(text).read_only(true).open(path)?;
     let text = volume.describe();
     if as_json {
-        let report = TableReport { kind: "table", size_bytes: volume.len(), description: text };
+        let report = TableReport { kind: "table", size_bytes: volume.len(), description: &text };
         return print(&pretty(&report));
     }
     print(&format!("{}: {text}\n", human_size(volume.len())))

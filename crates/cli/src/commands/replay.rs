@@ -149,7 +149,7 @@ impl ReplayArgs {
             ));
         }
         let mut replay = self.replay(trace, volume.len(), volume.sector_size())?;
-        let place = volume.describe().to_owned();
+        let place = volume.describe();
         bench::run(&volume, &mut replay, &Tally::default())?;
         Ok((replay, place))
     }

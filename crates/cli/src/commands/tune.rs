@@ -165,7 +165,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let (workload, about) = workload_at(opened.len())?;
     workload.check(&opened).map_err(Failure::failed)?;
     let mut conditions =
-        vec![("volume", opened.describe().to_owned()), ("workload", about), ("machine", machine())];
+        vec![("volume", opened.describe()), ("workload", about), ("machine", machine())];
     drop(opened);
     if workload.is_verified() {
         conditions.push(("left out", "verify: speed is measured, not correctness".into()));

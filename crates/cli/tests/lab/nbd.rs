@@ -10,6 +10,8 @@ const REPLY_MAGIC: u32 = 0x6744_6698;
 
 pub(crate) struct Nbd {
     stream: UnixStream,
+    /// Size of the export, as the server told it.
+    pub(crate) size_bytes: u64,
 }
 
 impl Nbd {
@@ -25,7 +27,8 @@ impl Nbd {
         stream.write_all(&hello).unwrap();
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();
-        Self { stream }
+        let size_bytes = u64::from_be_bytes(export[..8].try_into().unwrap());
+        Self { stream, size_bytes }
     }
 
     fn ask(&mut self, command: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
@@ -51,6 +54,13 @@ impl Nbd {
     /// Counts the bytes after the last reply until the connection ends.
     pub(crate) fn end(mut self) -> usize {
         self.stream.read_to_end(&mut Vec::new()).unwrap()
+    }
+
+    /// The error of a read that must fail.
+    pub(crate) fn read_error(&mut self, offset: u64, len: u32) -> u32 {
+        let error = self.ask(0, offset, len, &[]);
+        assert_ne!(error, 0);
+        error
     }
 
     pub(crate) fn flush(&mut self) -> u32 {

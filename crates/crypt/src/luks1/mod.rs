@@ -391,6 +391,15 @@ impl Header {
         Ok(equal)
     }
 
+    /// Place of the data.
+    pub(crate) fn extent(&self) -> Extent {
+        Extent {
+            offset_bytes: u64::from(self.payload_offset_sectors) * 512,
+            len_bytes: None,
+            sector_size_bytes: 512,
+        }
+    }
+
     /// Cipher and place of the data; see [`crate::luks::Header::crypt_params`].
     ///
     /// # Errors
@@ -409,17 +418,12 @@ impl Header {
                     .to_owned(),
             ));
         }
-        let extent = Extent {
-            offset_bytes: u64::from(self.payload_offset_sectors) * 512,
-            len_bytes: None,
-            sector_size_bytes: 512,
-        };
         let params = CryptParams {
             cipher: self.cipher(),
             key: volume_key.clone(),
             iv_offset_sectors: 0,
             data_offset_sectors: u64::from(self.payload_offset_sectors),
-            len_sectors: Some(extent.len_sectors(device_len_bytes)?),
+            len_sectors: Some(self.extent().len_sectors(device_len_bytes)?),
             sector_size_bytes: 512,
             iv_large_sectors: false,
             flags: CryptFlags::default(),

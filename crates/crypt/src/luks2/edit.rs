@@ -492,6 +492,24 @@ impl Header {
         Ok(draft.plan(0))
     }
 
+    /// The plan of another length of the data; `None`: to the end of the device.
+    pub(crate) fn plan_data_len(&self, len_bytes: Option<u64>) -> Result<Plan, Error> {
+        let (number, _, crypt) = self.data_segment()?;
+        let sector = u64::from(crypt.sector_size_bytes);
+        if let Some(len) = len_bytes.filter(|len| *len == 0 || !len.is_multiple_of(sector)) {
+            let problem =
+                format!("{len} bytes are no positive multiple of the sector size {sector}");
+            return Err(Error::field("len_bytes", problem));
+        }
+        let mut draft = Draft::of(self);
+        draft.section("segments")[&number.to_string()]["size"] = match len_bytes {
+            Some(len) => json!(len.to_string()),
+            None => json!("dynamic"),
+        };
+        draft.commit()?;
+        Ok(draft.plan(0))
+    }
+
     /// The plan of other persistent flags, in their written form.
     pub(crate) fn plan_flags(&self, flags: &[&str]) -> Result<Plan, Error> {
         self.check_requirements()?;

@@ -259,6 +259,16 @@ impl Header {
         Ok(verified.then_some(candidate))
     }
 
+    /// Place of the data.
+    pub(crate) fn extent(&self) -> Result<Extent, Error> {
+        let (_, segment, crypt) = self.data_segment()?;
+        Ok(Extent {
+            offset_bytes: segment.offset_bytes,
+            len_bytes: segment.len_bytes,
+            sector_size_bytes: crypt.sector_size_bytes,
+        })
+    }
+
     /// Cipher and place of the data; see [`crate::luks::Header::crypt_params`].
     ///
     /// # Errors
@@ -277,11 +287,7 @@ impl Header {
                     .to_owned(),
             ));
         }
-        let extent = Extent {
-            offset_bytes: segment.offset_bytes,
-            len_bytes: segment.len_bytes,
-            sector_size_bytes: crypt.sector_size_bytes,
-        };
+        let extent = self.extent()?;
         let params = CryptParams {
             cipher: crypt.encryption.clone(),
             key: volume_key.clone(),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use blockyard_engine::bio::{IoContext, Sector};
-use blockyard_engine::dm::table::Table;
 
 use super::bounce::BounceBudget;
 use crate::backend::Backend;
 use crate::durability::Durability;
 use crate::gate::Gate;
+use crate::loaded_table::LoadedTable;
 use crate::ranges::VolumeRanges;
 use crate::recording::Switch;
 use crate::stages::StageStats;
@@ -17,7 +17,7 @@ use crate::workers::Workers;
 
 /// All parts that a driver needs, each from another module.
 pub(crate) struct Parts {
-    pub(crate) table: Table,
+    pub(crate) table: LoadedTable,
     pub(crate) backend: Arc<Backend>,
     pub(crate) workers: Option<Arc<Workers>>,
     /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.

@@ -79,6 +79,10 @@ impl Patches {
         })
     }
 
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     pub(super) fn region(&self) -> Arc<Region> {
         Arc::clone(&self.region)
     }

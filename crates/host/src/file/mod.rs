@@ -322,6 +322,16 @@ impl DeviceFile {
         self.remote().map_or_else(Vec::new, |remote| remote.runs_at(place, len_bytes))
     }
 
+    /// The present length of a local file or device, which may have grown since it was opened.
+    ///
+    /// # Errors
+    /// The system does not tell; `Unsupported` for an export of a server, whose length is that of
+    /// its connection.
+    pub(crate) fn present_len_bytes(&self) -> io::Result<u64> {
+        let file = self.local().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(rustix::fs::seek(file, SeekFrom::End(0))?)
+    }
+
     /// Extends a regular file to this length, with zeroes, or truncates it. Remote disks, parts
     /// and other files keep their length.
     ///

@@ -107,8 +107,7 @@ pub struct ServedExport {
 
 /// Parts that connections share.
 pub(crate) struct Shared {
-    exports: Arc<[Export]>,
-    /// Exports in the order of `exports`.
+    /// Exports in the order in which clients see them.
     served: Vec<ServedExport>,
     budget: Arc<Budget>,
     /// Held by a connection while it allocates its memory.
@@ -119,6 +118,8 @@ pub(crate) struct Shared {
 /// Volumes and listening sockets.
 pub struct Server {
     shared: Arc<Shared>,
+    /// The exports for new clients, in the order of those that are served.
+    exports: Arc<[Export]>,
     listeners: Vec<Listener>,
     /// Clients without an open export, or waiting for room.
     handshakes: Waiting<Handshake>,
@@ -169,7 +170,6 @@ impl Server {
             offered.push(export);
         }
         let shared = Shared {
-            exports: offered.into(),
             served: exports,
             budget: Budget::new(options.max_connections),
             starting: Mutex::new(()),
@@ -178,6 +178,7 @@ impl Server {
         let ends = Ends::new().map_err(|error| Error::io(Path::new("eventfd"), "make", error))?;
         Ok(Self {
             shared: Arc::new(shared),
+            exports: offered.into(),
             listeners: Vec::new(),
             handshakes: Waiting::new(Limits {
                 clients_max: handshakes_max(),
@@ -378,7 +379,8 @@ impl Server {
             }
             Source::Listener(at) => match self.listeners[at].accept() {
                 Ok(Some((socket, peer))) => {
-                    let handshake = Handshake::new(Arc::clone(&self.shared.exports));
+                    self.follow_sizes();
+                    let handshake = Handshake::new(Arc::clone(&self.exports));
                     self.handshakes.admit(now, socket, peer, handshake);
                 }
                 Ok(None) => {}
@@ -394,6 +396,21 @@ impl Server {
                 self.controls[control].waiting.on_ready(now, client);
             }
         }
+    }
+
+    /// Brings the exports up to date after a volume has grown.
+    fn follow_sizes(&mut self) {
+        let served = self.shared.served.iter().map(|served| &served.volume);
+        let mut both = self.exports.iter().zip(served);
+        if both.all(|(export, volume)| export.size_bytes == volume.size_bytes()) {
+            return;
+        }
+        let exports = self.exports.iter().zip(&self.shared.served);
+        let now = exports.map(|(before, ServedExport { name, volume, .. })| Export {
+            multi_conn: before.multi_conn,
+            ..export(name, volume)
+        });
+        self.exports = now.collect();
     }
 
     /// Frees a descriptor or memory for another client: closes the most silent client, or pauses

@@ -1,6 +1,5 @@
 //! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
-use std::fmt::Write as _;
 use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,6 +25,7 @@ use crate::driver::{BounceBudget, Parts};
 use crate::durability::Durability;
 use crate::file::{Access, DeviceFile, Kind};
 use crate::gate::Gate;
+use crate::loaded_table::LoadedTable;
 use crate::nbd::Unflushed;
 use crate::pages::BounceChoice;
 use crate::ranges::VolumeRanges;
@@ -175,10 +175,7 @@ impl<'a> Builder<'a> {
         let read_only = self.read_only();
         let extents = std::mem::take(&mut self.extents);
         let table = Table::new(extents).over(std::mem::take(&mut self.below));
-        let mut description = format!("{} bytes", table.len().bytes());
-        for name in &self.names {
-            let _ = write!(description, ", {name}");
-        }
+        let ciphers = self.names.iter().map(|name| format!(", {name}")).collect();
         let sector_size_bytes = table.sector_size_bytes();
         let minimum_block_bytes = self.minimum_block_bytes(sector_size_bytes);
         let is_synchronous = self.is_synchronous(&table);
@@ -189,7 +186,7 @@ impl<'a> Builder<'a> {
         let gate = self.gate(&table);
         let parts = Parts {
             bounce: Arc::new(BounceBudget::new(self.options.bounce, &table)),
-            table,
+            table: LoadedTable::new(table),
             backend: Arc::new(self.backend),
             workers: self.placement.start_workers(),
             asks_load_from: self.placement.asks_load_from,
@@ -211,7 +208,7 @@ impl<'a> Builder<'a> {
             can_discard,
             is_synchronous,
             fans_out_pieces: self.placement.fans_out_pieces,
-            description,
+            ciphers,
         }
     }
 }

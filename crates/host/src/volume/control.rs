@@ -106,7 +106,7 @@ pub struct Status {
     pub connections: usize,
 }
 
-/// Constant description of a volume.
+/// Description of a volume when it was opened.
 #[derive(Default)]
 pub(super) struct Described {
     pub(super) table: String,
@@ -134,7 +134,7 @@ impl Volume {
         gate.ok_or_else(|| invalid("the volume was opened without control"))
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         self.keys.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -225,7 +225,8 @@ impl Volume {
 
     fn target_message(&self, sector: u64, text: &str) -> Result<(), ControlError> {
         let gate = self.gate()?;
-        let (number, extent) = line_of(&self.parts.table, sector)?;
+        let table = self.parts.table.get();
+        let (number, extent) = line_of(&table, sector)?;
         if !extent.facts().has_control {
             return Err(no_such_message(sector, extent.facts()));
         }
@@ -246,8 +247,9 @@ impl Volume {
     /// The cipher of the crypt line at a sector, or of a crypt line below whose range contains the
     /// whole line.
     fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
-        let layers: Vec<&Table> = self.parts.table.layers().collect();
-        let mut table = &self.parts.table;
+        let top = self.parts.table.get();
+        let layers: Vec<&Table> = top.layers().collect();
+        let mut table = &*top;
         let mut at = sector;
         loop {
             let (_, extent) = line_of(table, at)?;
@@ -267,11 +269,13 @@ impl Volume {
     /// Status lines. Each connection has its own path states, so a multipath line appears once for
     /// each distinct state.
     fn targets(&self) -> String {
-        let lines: Vec<&str> = self.described.targets.lines().collect();
-        let (below, top) = lines.split_at(lines.len() - self.parts.table.extents().len());
+        let table = self.parts.table.get();
+        let described = with_length(&self.described.targets, &table);
+        let lines: Vec<&str> = described.lines().collect();
+        let (below, top) = lines.split_at(lines.len() - table.extents().len());
         let mut text: String = below.iter().map(|line| format!("{line}\n")).collect();
         for (line, number) in top.iter().zip(0..) {
-            let mut infos = self.info(number);
+            let mut infos = self.info(&table, number);
             infos.sort();
             infos.dedup();
             for info in &infos {
@@ -286,8 +290,8 @@ impl Volume {
 
     /// The distinct states of a line with a control path over all connections; without connections,
     /// its initial state.
-    fn info(&self, number: u16) -> Vec<String> {
-        let extent = &self.parts.table.extents()[usize::from(number)];
+    fn info(&self, table: &Table, number: u16) -> Vec<String> {
+        let extent = &table.extents()[usize::from(number)];
         let gate = self.parts.gate.as_ref().filter(|_| extent.facts().has_control);
         let Some(gate) = gate else { return Vec::new() };
         let mut infos = gate.info(number);
@@ -315,8 +319,8 @@ impl Volume {
             None => (Counts::default(), 0),
         };
         let mut pipelines: Vec<String> = Vec::new();
-        let layers = self.parts.table.layers();
-        for extent in layers.flat_map(|layer| layer.extents()) {
+        let loaded = self.parts.table.get();
+        for extent in loaded.layers().flat_map(|layer| layer.extents()) {
             if let Some(spec) = extent.target().downcast::<CryptSpec>() {
                 let text = pipeline_text(&spec.pipeline);
                 if !pipelines.contains(&text) {
@@ -327,7 +331,7 @@ impl Volume {
         Status {
             is_suspended: self.parts.gate.as_ref().is_some_and(|gate| gate.is_closed()),
             has_keys: !self.valid_keys().contains(&false),
-            table: self.described.table.clone(),
+            table: with_length(&self.described.table, &loaded),
             targets: self.targets(),
             pipelines,
             adaptive: self.described.adaptive.clone(),
@@ -357,6 +361,15 @@ fn fresh(extent: &TableExtent) -> Shard {
     extent.start = Sector(0);
     let least = Bounce::Slots { slots: 1, slot_bytes: 4096 };
     Shard::new(&Table::new(vec![extent]), least).expect("there are no pages to run out of")
+}
+
+/// The text of a table with its present length: the only line of a volume may have grown.
+fn with_length(text: &str, table: &Table) -> String {
+    let mut words = text.splitn(3, ' ');
+    match (words.next(), words.next(), words.next(), table.extents()) {
+        (Some("0"), Some(_), Some(rest), [line]) => format!("0 {} {rest}", line.len.0),
+        _ => text.to_owned(),
+    }
 }
 
 /// The line of a table at a sector, and its number.

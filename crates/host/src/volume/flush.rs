@@ -21,7 +21,8 @@ impl Volume {
         let flushed: Vec<_> = devices.map(|(device, asked)| device.flush(asked)).collect();
         // All paths of a line lead to one disk.
         let is_lost = |dev: &DevId| dev.below().is_none() && flushed[usize::from(dev.0)].is_err();
-        let lines = self.parts.table.layers().flat_map(Table::extents);
+        let table = self.parts.table.get();
+        let lines = table.layers().flat_map(Table::extents);
         let paths = lines.map(|line| &line.facts().paths);
         let lost_paths = paths.filter(|paths| paths.iter().all(is_lost));
         let lost_paths: Vec<_> = lost_paths.flatten().map(|dev| usize::from(dev.0)).collect();

@@ -9,6 +9,7 @@ mod mapped;
 mod observed;
 mod options;
 mod placement;
+mod resize;
 mod targets;
 
 use std::num::NonZeroU64;
@@ -28,6 +29,7 @@ use control::{Described, Keys};
 pub use crypt_mapping::crypt_mapping;
 pub use observed::Backing;
 pub use options::{PipelineChoice, Scheduling, VolumeOptions};
+pub use resize::Resized;
 
 /// An open volume.
 pub struct Volume {
@@ -42,14 +44,15 @@ pub struct Volume {
     can_discard: bool,
     is_synchronous: bool,
     fans_out_pieces: bool,
-    description: String,
+    /// Descriptions of the ciphers, each after a comma.
+    ciphers: String,
 }
 
 impl Volume {
-    /// Length of the plaintext.
+    /// Length of the plaintext for new connections. It may grow ([`Volume::grow`]).
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.parts.table.len().bytes()
+        self.parts.table.len_bytes()
     }
 
     /// Alignment of requests.
@@ -79,8 +82,8 @@ impl Volume {
 
     /// One-line description without secrets.
     #[must_use]
-    pub fn describe(&self) -> &str {
-        &self.description
+    pub fn describe(&self) -> String {
+        format!("{} bytes{}", self.size_bytes(), self.ciphers)
     }
 
     /// The distinct elevators of the devices below and of multipath lines, as on the command line.
@@ -88,7 +91,8 @@ impl Volume {
     pub fn elevator(&self) -> String {
         let devices = self.parts.backend.devices.iter().filter(|device| !device.is_path);
         let devices = devices.map(|device| &device.elevator);
-        let lines = self.parts.table.layers().flat_map(Table::extents);
+        let table = self.parts.table.get();
+        let lines = table.layers().flat_map(Table::extents);
         let lines = lines.filter_map(|line| line.facts().elevator.as_ref());
         let mut names: Vec<String> = Vec::new();
         for name in devices.chain(lines).map(ElevatorSpec::to_string) {
@@ -121,7 +125,7 @@ impl Volume {
     /// Prefetches a range into the page cache.
     pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         let end_bytes = offset_bytes + len_bytes;
-        for extent in self.parts.table.extents() {
+        for extent in self.parts.table.get().extents() {
             let first = extent.start.bytes();
             let past = (extent.start + extent.len).bytes();
             let from = first.max(offset_bytes);
@@ -155,8 +159,8 @@ impl Volume {
     pub(crate) fn run_at(&self, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
         let sector = Sector::holding(offset_bytes);
         let at = |extent: &&TableExtent| extent.start + extent.len > sector;
-        let extent =
-            self.parts.table.extents().iter().find(at).expect("the range is in the volume");
+        let table = self.parts.table.get();
+        let extent = table.extents().iter().find(at).expect("the range is in the volume");
         let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
         match (extent.facts().reads_zeros, extent.facts().plain_window()) {
             (true, _) => (len_bytes, true),

@@ -32,6 +32,7 @@ fn device(device: &VolumeStatus) -> String {
     let mut line = |name: &str, value: &str| {
         writeln!(text, "  {name:<14}{}", printable(value)).expect("writing to a string succeeds");
     };
+    line("size:", &format!("{} bytes", device.size_bytes));
     line("key:", device.key.name());
     if let Some(loss) = &device.loss {
         line("loss:", &lost(loss));
