@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Lab, text};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 19] = [
     "serve",
     "format",
     "info",
