@@ -99,8 +99,8 @@ impl Volume {
         size_from: SizeFrom,
         targets: Vec<&'static str>,
     ) -> Self {
-        let (host, recorder) = (Arc::new(host), Mutex::default());
-        let shared = Shared { host, size_from, targets, recorder };
+        let host = Arc::new(host);
+        let shared = Shared { host, size_from, targets, recorder: Mutex::default() };
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 

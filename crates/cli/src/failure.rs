@@ -263,6 +263,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`memory_kib_max`", "--max-kdf-memory"),
     ("`metadata_len_bytes`", "--luks2-metadata-size"),
     ("`minimum_block_bytes`", "--minimum-block"),
+    ("`device_size`", "--device-size"),
     ("`new_keyslot`", "--new-key-slot"),
     ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),

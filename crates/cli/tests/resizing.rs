@@ -46,7 +46,8 @@ fn served_volume_grows_on_command_and_no_write_of_an_open_connection_is_lost() {
         let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c"];
         let server = lab.serve(&[&words[..], options].concat());
         let mut early = Nbd::open(&lab.path("s"));
-        let (before, after) = (noise(SMALL_LEN_BYTES, 1), noise(ADDED_BYTES as usize, 2));
+        let before = noise(SMALL_LEN_BYTES, 1);
+        let after = noise(ADDED_BYTES as usize, 2);
         let has_grown = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| {

@@ -499,9 +499,9 @@ impl Header {
         if let Some(len) = len_bytes.filter(|len| *len == 0 || !len.is_multiple_of(sector)) {
             let problem =
                 format!("{len} bytes are no positive multiple of the sector size {sector}");
-            return Err(Error::field("len_bytes", problem));
+            return Err(Error::field("device_size", problem));
         }
-        let mut draft = Draft::of(self);
+        let mut draft = Draft::of(self)?;
         draft.section("segments")[&number.to_string()]["size"] = match len_bytes {
             Some(len) => json!(len.to_string()),
             None => json!("dynamic"),

@@ -9,9 +9,9 @@
 //! suspends it to replace the table (`dm_swap_table`).
 //!
 //! NBD has no message that tells a client of another size, so its clients reconnect. A front end
-//! whose protocol has one belongs at the end of [`Volume::grow`]: `VHOST_USER_BACKEND_CONFIG_CHANGE`
-//! of vhost-user, and `FUSE_NOTIFY_INVAL_INODE` of FUSE. Its shards then start again with the new
-//! table, as connections do.
+//! whose protocol has one is told at the end of [`Volume::grow`]: vhost-user sends its clients
+//! `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, FUSE `FUSE_NOTIFY_INVAL_INODE`. Its shards then start
+//! again with the new table, as connections do.
 //!
 //! A volume does not shrink while it is served: a client may use the sectors that would be lost.
 
