@@ -19,6 +19,12 @@ const CHEAP: [&str; 2] = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
 fn both(lab: &Lab) -> [&'static str; 2] {
     lab.write("new", NEW);
     roomy(lab, "two");
+    luks1_volume(lab);
+    ["two", "one"]
+}
+
+/// A LUKS1 volume `one` that the key file `pass` opens.
+fn luks1_volume(lab: &Lab) {
     let options = luks1::FormatOptions {
         iterations: Some(1000),
         digest_iterations: Some(1000),
@@ -27,7 +33,6 @@ fn both(lab: &Lab) -> [&'static str; 2] {
     let mut disk = vec![0; 3 << 20];
     luks1::format(&mut disk, &SecretBytes::copy_of(PASSPHRASE.as_bytes()), &options).unwrap();
     lab.write("one", disk);
-    ["two", "one"]
 }
 
 /// A LUKS2 volume with room for seven keyslots.
@@ -294,14 +299,7 @@ fn header_is_checked_and_wiped() {
 fn volume_is_converted_between_versions_and_cryptsetup_opens_it() {
     let lab = Lab::new();
     lab.write("new", NEW);
-    let options = luks1::FormatOptions {
-        iterations: Some(1000),
-        digest_iterations: Some(1000),
-        ..luks1::FormatOptions::default()
-    };
-    let mut disk = vec![0; 3 << 20];
-    luks1::format(&mut disk, &SecretBytes::copy_of(PASSPHRASE.as_bytes()), &options).unwrap();
-    lab.write("one", disk);
+    luks1_volume(&lab);
     key(&lab, &["add", "one", "-d", "pass", "--new-keyfile", "new"]);
     assert!(opens(&lab, "one", "pass"));
     let plain = std::fs::read(lab.path("plain")).unwrap();

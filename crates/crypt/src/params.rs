@@ -29,6 +29,21 @@ pub struct CryptParams {
 }
 
 impl CryptParams {
+    /// A mapping of a whole device in sectors of 512 bytes, without an IV offset and flags.
+    #[must_use]
+    pub fn new(cipher: &str, key: SecretBytes) -> Self {
+        Self {
+            cipher: cipher.into(),
+            key,
+            iv_offset_sectors: 0,
+            data_offset_sectors: 0,
+            len_sectors: None,
+            sector_size_bytes: 512,
+            iv_large_sectors: false,
+            flags: CryptFlags::default(),
+        }
+    }
+
     /// Makes the cipher once, so that opening the volume reports a key that does not fit.
     pub(crate) fn check_key(&self) -> Result<(), String> {
         with_wiped_stack(|| {

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::copy::{dump, load};
 use blockyard_host::file::{Access, DeviceFile};
@@ -58,14 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn open(path: &std::path::Path, workers: usize) -> Result<Arc<Volume>, blockyard_host::Error> {
     let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
         sector_size_bytes: 4096,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
+        ..CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()))
     };
     let options = VolumeOptions { worker_threads: Some(workers), ..VolumeOptions::default() };
     let file = DeviceFile::open(path, Access::ReadWrite, false)?;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::Op;
 use blockyard_engine::priority::Priority;
@@ -27,14 +27,8 @@ struct Side {
 
 fn side(path: &std::path::Path, sample_every: Option<u32>) -> Side {
     let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
         sector_size_bytes: 4096,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
+        ..CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()))
     };
     let options =
         VolumeOptions { sample_every, worker_threads: Some(0), ..VolumeOptions::default() };

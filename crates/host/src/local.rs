@@ -365,7 +365,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use blockyard_crypt::params::{CryptFlags, CryptParams};
+    use blockyard_crypt::params::CryptParams;
     use blockyard_crypt::secret::SecretBytes;
     use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 
@@ -658,16 +658,10 @@ mod tests {
 
     /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.
     fn encrypted(path: &std::path::Path, worker_threads: usize) -> Client {
-        let params = CryptParams {
-            cipher: "aes-xts-plain64".into(),
-            key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-            iv_offset_sectors: 0,
-            data_offset_sectors: 0,
-            len_sectors: None,
-            sector_size_bytes: 512,
-            iv_large_sectors: false,
-            flags: CryptFlags::default(),
-        };
+        let params = CryptParams::new(
+            "aes-xts-plain64",
+            SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
+        );
         let worker_threads = Some(worker_threads);
         let options = VolumeOptions { worker_threads, ..VolumeOptions::default() };
         let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
@@ -71,14 +71,8 @@ fn minimum_block_is_the_sector_where_a_torn_one_is_garbage() {
     let path = sparse(dir.path());
     let minimum = |cipher: &str, key_bytes: usize, sector_size_bytes, chosen| {
         let params = CryptParams {
-            cipher: cipher.into(),
-            key: SecretBytes::copy_of(&vec![7; key_bytes]),
-            iv_offset_sectors: 0,
-            data_offset_sectors: 0,
-            len_sectors: None,
             sector_size_bytes,
-            iv_large_sectors: false,
-            flags: CryptFlags::default(),
+            ..CryptParams::new(cipher, SecretBytes::copy_of(&vec![7; key_bytes]))
         };
         let options = VolumeOptions { minimum_block_bytes: chosen, ..VolumeOptions::default() };
         let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::Error;
 use blockyard_host::copy::{dump, load};
@@ -20,14 +20,9 @@ const DATA_OFFSET_SECTORS: u64 = 16;
 
 fn params(sector_size_bytes: u32) -> CryptParams {
     CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
         data_offset_sectors: DATA_OFFSET_SECTORS,
-        len_sectors: None,
         sector_size_bytes,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
+        ..CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()))
     }
 }
 

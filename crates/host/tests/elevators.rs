@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::priority::Priority;
@@ -36,14 +36,9 @@ fn image(dir: &Path) -> PathBuf {
 
 fn crypt(path: &Path, start: u64, options: &VolumeOptions) -> Result<Volume, Error> {
     let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
         data_offset_sectors: start,
-        len_sectors: None,
         sector_size_bytes: if start == 0 { BLOCK } else { 512 },
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
+        ..CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()))
     };
     let file = DeviceFile::open(path, Access::ReadWrite, options.direct)?;
     Volume::from_crypt(file, &params, options)

@@ -17,7 +17,7 @@ use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
 use blockyard_crypt::format::{FormatOptions, Pbkdf, format};
 use blockyard_crypt::kdf::{Argon2Variant, Kdf};
 use blockyard_crypt::luks::{Header, UnlockOptions};
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::{SecretBytes, set_protector};
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::copy::{dump, load};
@@ -275,16 +275,7 @@ fn used_volume(dir: &Path, number: usize) -> Arc<Volume> {
     let mut key = SecretBytes::zeroed(key_len_bytes);
     let mut key_file = File::open(dir.join(format!("{number}.key"))).unwrap();
     key_file.read_exact(key.as_mut_slice()).unwrap();
-    let params = CryptParams {
-        cipher: cipher.to_owned(),
-        key,
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
-        sector_size_bytes,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
-    };
+    let params = CryptParams { sector_size_bytes, ..CryptParams::new(cipher, key) };
     let path = dir.join(format!("{number}.img"));
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let options =

@@ -8,7 +8,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::priority::Priority;
 use blockyard_host::copy::load;
@@ -26,16 +26,8 @@ fn plaintext() -> Vec<u8> {
 
 fn volume(path: &Path) -> Arc<Volume> {
     File::create(path).unwrap().set_len(SIZE_BYTES as u64).unwrap();
-    let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
-        sector_size_bytes: 512,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
-    };
+    let params =
+        CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()));
     // Not `None`: a slow build of the cipher would get workers, and reads would not be streamed.
     let options = VolumeOptions { worker_threads: Some(0), ..VolumeOptions::default() };
     let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -55,14 +55,11 @@ impl Served {
             ..VolumeOptions::default()
         };
         let params = CryptParams {
-            cipher: cipher.into(),
-            key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()[..key_bytes(cipher)]),
-            iv_offset_sectors: 0,
-            data_offset_sectors: 0,
-            len_sectors: None,
             sector_size_bytes: BLOCK,
-            iv_large_sectors: false,
-            flags: CryptFlags::default(),
+            ..CryptParams::new(
+                cipher,
+                SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()[..key_bytes(cipher)]),
+            )
         };
         let file = DeviceFile::open(&path, Access::ReadWrite, options.direct).unwrap();
         let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile};
@@ -171,16 +171,7 @@ fn any_key() -> Result<CryptParams, Error> {
     let mut key = SecretBytes::zeroed(64);
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(key.as_mut_slice()));
     read.map_err(|error| Error::file(Path::new("/dev/urandom"), error))?;
-    Ok(CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key,
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
-        sector_size_bytes: 512,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
-    })
+    Ok(CryptParams::new("aes-xts-plain64", key))
 }
 
 /// The regions of the files in order, and the end of the last.

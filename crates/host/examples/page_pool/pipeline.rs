@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::pages::{ALLOCATORS, BIO_PAGES_MAX, PAGE_BYTES};
@@ -69,16 +69,10 @@ impl Case {
     fn new(name: &'static str, dir: &Path) -> Result<Self, Failure> {
         let path = dir.join(name);
         File::create(&path)?.set_len(IMAGE_BYTES)?;
-        let params = CryptParams {
-            cipher: "aes-xts-plain64".into(),
-            key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-            iv_offset_sectors: 0,
-            data_offset_sectors: 0,
-            len_sectors: None,
-            sector_size_bytes: 512,
-            iv_large_sectors: false,
-            flags: CryptFlags::default(),
-        };
+        let params = CryptParams::new(
+            "aes-xts-plain64",
+            SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
+        );
         let options = VolumeOptions {
             worker_threads: Some(0),
             pipeline: PipelineChoice::parse("inline")?,

@@ -28,7 +28,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::Op;
 use blockyard_engine::dm::crypt::pipeline::PRESETS;
@@ -164,16 +164,7 @@ struct Bench {
 
 impl Bench {
     fn new(path: &Path, variant: &Variant, submitters: usize) -> Result<Self, Error> {
-        let params = CryptParams {
-            cipher: CIPHER.into(),
-            key: key(),
-            iv_offset_sectors: 0,
-            data_offset_sectors: 0,
-            len_sectors: None,
-            sector_size_bytes: 512,
-            iv_large_sectors: false,
-            flags: CryptFlags::default(),
-        };
+        let params = CryptParams::new(CIPHER, key());
         let options = VolumeOptions { pipeline: variant.choice, ..VolumeOptions::default() };
         let file = DeviceFile::open(path, Access::ReadWrite, false)?;
         let volume = Arc::new(Volume::from_crypt(file, &params, &options)?);

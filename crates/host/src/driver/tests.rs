@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::{Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -42,14 +42,8 @@ fn encrypted(path: &Path, options: &VolumeOptions) -> Arc<Volume> {
     let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
     file.set_len(1 << 20).unwrap();
     let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
         sector_size_bytes: 4096,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
+        ..CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()))
     };
     let file = DeviceFile::open(path, Access::ReadWrite, options.direct).unwrap();
     Arc::new(Volume::from_crypt(file, &params, options).unwrap())

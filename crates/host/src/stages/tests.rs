@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::Op;
 use blockyard_engine::elevator::ElevatorSpec;
@@ -65,16 +65,8 @@ fn table(text: &str, options: &VolumeOptions) -> Arc<Volume> {
 }
 
 fn crypt(path: &std::path::Path, direct: bool, options: &VolumeOptions) -> Arc<Volume> {
-    let params = CryptParams {
-        cipher: "aes-xts-plain64".into(),
-        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
-        iv_offset_sectors: 0,
-        data_offset_sectors: 0,
-        len_sectors: None,
-        sector_size_bytes: 512,
-        iv_large_sectors: false,
-        flags: CryptFlags::default(),
-    };
+    let params =
+        CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()));
     let file = DeviceFile::open(path, Access::ReadWrite, direct).unwrap();
     Arc::new(Volume::from_crypt(file, &params, options).unwrap())
 }
