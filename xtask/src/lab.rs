@@ -270,9 +270,11 @@ pub(crate) fn build() -> Result<PathBuf> {
 }
 
 /// Builds a debug binary with planted faults under another name, so that it is never mistaken for
-/// the real one.
+/// the real one. Without the lab, which no power cut needs. `xtask` is selected too: with its
+/// features, foreign crates and the crates below `host` are the tests' build.
 pub(crate) fn build_with_canaries() -> Result<PathBuf> {
-    cargo_build(&["--features", "canaries"])?;
+    let words = ["--package", "xtask", "--bin", "blockyard", "--no-default-features"];
+    cargo_build(&[&words[..], &["--features", "blockyard-cli/canaries"]].concat())?;
     let built = target().join("debug/blockyard-canaries");
     // Both may be links to one file; rename then has no effect.
     if built.exists() {

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.only.is_none_or(|part| part == Part::Shard) {
         let words: Vec<String> = json.into_iter().collect();
-        example("blockyard-engine", "engine_bench", &words)?;
+        example("blockyard-host", "engine_bench", &words)?;
     }
     Ok(())
 }
