@@ -20,6 +20,7 @@ use super::lab::load;
 use super::report::write;
 use crate::args::{ForceArgs, HelpArgs, JobArgs, VolumeArgs, WorldArgs};
 use crate::failure::Failure;
+use crate::json::pretty;
 use crate::key::StdinUse;
 use crate::output::{InUse, Output, print, say};
 use crate::terminal::Terminal;
@@ -214,7 +215,7 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         write(args.output(path), &args.in_use(), &evidence.page())?;
     }
-    if args.json { print(&(pretty(&evidence) + "\n")) } else { print(&evidence.result()) }
+    if args.json { print(&pretty(&evidence)) } else { print(&evidence.result()) }
 }
 
 /// The preset with this name.
@@ -233,10 +234,6 @@ fn say_lines(text: &str) {
 
 fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
-}
-
-fn pretty(evidence: &Evidence) -> String {
-    serde_json::to_string_pretty(evidence).expect("all keys are strings")
 }
 
 /// Machine, load and version for the report.
@@ -379,7 +376,7 @@ impl TuneArgs {
             write(self.output(path), &self.in_use(), &evidence.page())?;
         }
         if self.json {
-            return print(&(pretty(evidence) + "\n"));
+            return print(&pretty(evidence));
         }
         print(&(settings::text(best) + "\n"))
     }
@@ -399,7 +396,7 @@ impl TuneArgs {
             write(self.output(path), &self.in_use(), &evidence.page())?;
         }
         match (self.json, &self.output) {
-            (true, _) => print(&(pretty(evidence) + "\n")),
+            (true, _) => print(&pretty(evidence)),
             (false, Some(path)) => {
                 say(&format!("the configuration is in {}", path.display()));
                 Ok(())
