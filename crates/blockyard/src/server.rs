@@ -30,9 +30,9 @@ use crate::{Error, Volume, metrics};
 /// # }
 /// ```
 ///
-/// A panic on the thread of a connection is a defect of this library. It ends this connection only,
-/// its message is on standard error, and [`Running::stop`] does not report it. A panic on the thread
-/// of a device or of a cipher worker aborts the process, because clients would wait for ever.
+/// A panic on the thread of a connection is a defect of this library. It ends this connection
+/// only, its message is on standard error, and [`Running::stop`] does not report it. A panic on the
+/// thread of a device or of a cipher worker aborts the process: clients would wait for ever.
 #[derive(Default)]
 pub struct Server {
     exports: Vec<Export>,
