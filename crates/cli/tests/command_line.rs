@@ -195,7 +195,7 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
     assert!(listing.lines().all(|line| line.chars().count() <= 100), "{listing}");
     assert!(!listing.ends_with("\n\n") && !listing.contains("\n\n\n"), "{listing}");
     for name in
-        ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber", "adios"]
+        ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber", "bfq", "adios"]
     {
         let elevator = all.iter().find(|elevator| elevator["name"] == name).unwrap();
         assert!(listing.lines().any(|line| line.starts_with(&format!("{name} "))), "{listing}");

@@ -32,6 +32,20 @@ impl Priority {
     /// `IOPRIO_CLASS_IDLE`.
     pub const IDLE: Self = Self { class: PriorityClass::Idle, level: Self::LEVEL_MAX };
 
+    /// Number of priorities: eight levels of two classes, and the idle class.
+    pub const COUNT: usize = 17;
+
+    /// Position among all priorities, the most urgent first.
+    #[must_use]
+    pub fn index(self) -> usize {
+        let level = usize::from(self.level);
+        match self.class {
+            PriorityClass::RealTime => level,
+            PriorityClass::BestEffort => 8 + level,
+            PriorityClass::Idle => 16,
+        }
+    }
+
     /// Real time at a level.
     #[must_use]
     pub const fn real_time(level: u8) -> Self {

@@ -12,6 +12,7 @@
 //! ```
 
 pub mod adios;
+pub mod bfq;
 pub mod cfq;
 pub mod deadline;
 pub mod deadline_prio;
@@ -19,10 +20,12 @@ pub mod deadline_queue;
 pub mod fifo;
 pub mod kyber;
 pub mod mq_deadline;
+pub mod nearest;
 pub mod none;
 pub mod noop;
 pub mod sort;
 mod spec;
+pub mod think;
 
 use alloc::boxed::Box;
 
@@ -41,6 +44,7 @@ pub const ELEVATORS: &[&ElevatorType] = &[
     &cfq::CFQ,
     &mq_deadline::MQ_DEADLINE,
     &kyber::KYBER,
+    &bfq::BFQ,
     &adios::ADIOS,
 ];
 

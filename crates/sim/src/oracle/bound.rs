@@ -6,8 +6,8 @@
 //! violates its bound when more other requests than the bound were issued *and* more time than the
 //! bound has passed; a bound in one of the two has zero for the other.
 //!
-//! Without a guarantee there is no bound: between priority classes, and with `writes_starved=0` or
-//! `starved_after=0`.
+//! Without a guarantee there is no bound: between priority classes, with `writes_starved=0` or
+//! `starved_after=0`, and with weight raising. bfq's bound needs a `max_budget`.
 
 use blockyard_engine::bio::{Bio, Op};
 use blockyard_engine::elevator::{ElevatorType, Generation};
@@ -90,6 +90,8 @@ pub struct Waits {
     issued: u64,
     /// Longest service time of the device.
     service_max: Nanos,
+    /// Sectors of the largest request.
+    largest: u64,
 }
 
 impl Waits {
@@ -100,6 +102,10 @@ impl Waits {
             "mq-deadline" => one_class && settings.value("writes_starved") > 0,
             "deadline-prio" => one_class,
             "cfq" => one_class && settings.value("starved_after") > 0,
+            "bfq" => {
+                let is_steady = settings.value("low_latency") == 0;
+                one_class && is_steady && settings.value("max_budget") > 0
+            }
             // The software queues of several CPUs are served in their order.
             "none" => config.cpus == 1 || config.generation == Generation::Multi,
             _ => true,
@@ -112,6 +118,7 @@ impl Waits {
             waiting: Vec::new(),
             issued: 0,
             service_max: Nanos(0),
+            largest: 0,
         }
     }
 
@@ -152,6 +159,7 @@ impl Waits {
             return Ok(());
         }
         self.issued += u64::from(is_chosen(pieces));
+        self.largest = self.largest.max(pieces.iter().map(|piece| piece.len.0).sum());
         for piece in pieces {
             let place = self.waiting.iter().position(|waiting| waiting.bio.user == piece.user);
             let Some(place) = place else { continue };
@@ -218,7 +226,9 @@ impl Waits {
             ("deadline" | "mq-deadline", Op::Read) => settings.time("read_expire"),
             ("deadline" | "mq-deadline", _) => settings.time("write_expire"),
             ("deadline-prio", _) => settings.time("sync_expire").max(settings.time("async_expire")),
-            ("cfq", _) => settings.time("fifo_expire_sync").max(settings.time("fifo_expire_async")),
+            ("cfq" | "bfq", _) => {
+                settings.time("fifo_expire_sync").max(settings.time("fifo_expire_async"))
+            }
             // The predicted time of 256 KiB is at most a service time for each 4 KiB.
             ("adios", op) => {
                 let target = match op {
@@ -274,6 +284,13 @@ impl Waits {
                 let passed = (before + queue).saturating_mul(KYBER_ROUND);
                 let time = Nanos(self.service_max.0.saturating_mul(passed));
                 Bound { passed: passed + all + tags, time }
+            }
+            // The policy's bound in sectors, with levels from 0 to 7; a request has one at least.
+            "bfq" => {
+                let queues = self.contexts + 8;
+                let turn = settings.value("max_budget").saturating_add(3 * self.largest);
+                let sectors = (before * (2 * 8 + 1) * queues).saturating_mul(turn);
+                Bound { passed: sectors.saturating_add(all + tags), time: Nanos(0) }
             }
             "adios" => {
                 let limits = ["read", "write", "discard"];

@@ -12,16 +12,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::super::think::ThinkTime;
 use super::Cfq;
-use super::idle::ThinkTime;
 use super::queue::{Cfqq, CfqqId};
 use crate::bio::{IoContext, Origin};
-use crate::priority::{Priority, PriorityClass};
+use crate::priority::Priority;
 use crate::request::{Request, RequestId};
 use crate::time::Nanos;
-
-/// Number of queues for asynchronous requests: eight levels of two classes, and the idle class.
-pub(super) const ASYNC_QUEUES: usize = 17;
 
 /// A submitter (`cfq_io_cq`).
 #[derive(Debug)]
@@ -132,15 +129,6 @@ pub(super) struct Arrival {
     pub(super) thinks_long: Option<bool>,
 }
 
-fn async_index(priority: Priority) -> usize {
-    let level = usize::from(priority.level);
-    match priority.class {
-        PriorityClass::RealTime => level,
-        PriorityClass::BestEffort => 8 + level,
-        PriorityClass::Idle => 16,
-    }
-}
-
 impl Cfq {
     #[inline]
     pub(super) fn queue(&self, id: CfqqId) -> &Cfqq {
@@ -152,7 +140,7 @@ impl Cfq {
         if sync {
             self.contexts.get(origin.io_context).and_then(|context| context.sync_queue)
         } else {
-            self.async_queues[async_index(origin.priority)]
+            self.async_queues[origin.priority.index()]
         }
     }
 
@@ -184,7 +172,7 @@ impl Cfq {
     }
 
     fn async_queue(&mut self, priority: Priority) -> CfqqId {
-        let index = async_index(priority);
+        let index = priority.index();
         *self.async_queues[index].get_or_insert_with(|| {
             let mut queue = Cfqq::new(false, priority);
             queue.users = 1; // the table itself

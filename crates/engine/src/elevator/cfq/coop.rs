@@ -42,7 +42,7 @@ impl Cfq {
         let is_active = self.active.as_ref().is_some_and(|slice| slice.queue == id);
         let queue = self.queues.at(id.0);
         let is_findable = queue.sync && !queue.is_idle_class() && !is_active && !queue.is_empty();
-        let wanted = is_findable.then_some((queue.priority.level, queue.next_sector));
+        let wanted = is_findable.then_some((queue.priority.level, queue.waiting.next_sector()));
         let before = core::mem::replace(&mut queue.position, wanted);
         if before == wanted {
             return;
@@ -74,7 +74,8 @@ impl Cfq {
         let head = self.last_position;
         let ahead = positions.first_from(head);
         let behind = || positions.last_before(head);
-        let is_close = |found: &RequestId| self.is_close(self.queue(CfqqId(found.0)).next_sector);
+        let is_close =
+            |found: &RequestId| self.is_close(self.queue(CfqqId(found.0)).waiting.next_sector());
         let other = ahead.filter(is_close).or_else(|| behind().filter(is_close))?;
         let other = CfqqId(other.0);
         let found = self.queue(other);

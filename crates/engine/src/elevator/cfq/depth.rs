@@ -49,7 +49,7 @@ impl Cfq {
         // device.
         let starved_by_us = self.active.as_ref().is_some_and(|slice| {
             let queue = self.queue(slice.queue);
-            let has = queue.dispatched as usize + queue.len();
+            let has = queue.dispatched as usize + queue.waiting.len();
             queue.idle_window && has < QUEUES_FROM as usize && in_device < QUEUES_FROM
         });
         let hardware = &mut self.hardware;

@@ -52,17 +52,19 @@ mod tunables;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::nearest::Head;
 use super::sort::SortTree;
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
 use super::{Tunables, Work};
 use crate::bio::{IoContext, Sector};
+use crate::priority::Priority;
 use crate::request::{RequestId, Requests};
 use crate::slab::Slab;
 use crate::time::Nanos;
 
-use context::{ASYNC_QUEUES, Contexts};
+use context::Contexts;
 use depth::Hardware;
-use queue::{Cfqq, CfqqId, Entry, Head};
+use queue::{Cfqq, CfqqId, Entry};
 use service::ServiceTrees;
 use slice::Slice;
 use tunables::{Settings, TUNABLES};
@@ -97,7 +99,7 @@ pub struct Cfq {
     /// Entries by request, from insertion to end.
     entries: Vec<Entry>,
     contexts: Contexts,
-    async_queues: [Option<CfqqId>; ASYNC_QUEUES],
+    async_queues: [Option<CfqqId>; Priority::COUNT],
     service: ServiceTrees,
     active: Option<Slice>,
     /// Position trees by level: queues, under request ids, by the sector of their next request.
@@ -124,7 +126,7 @@ impl Cfq {
             queues: Slab::default(),
             entries: Vec::new(),
             contexts: Contexts::default(),
-            async_queues: [None; ASYNC_QUEUES],
+            async_queues: [None; Priority::COUNT],
             service: ServiceTrees::default(),
             active: None,
             positions: Default::default(),
@@ -147,6 +149,10 @@ impl Cfq {
 
     fn entry(&self, request: RequestId) -> Entry {
         self.entries[request.index()]
+    }
+
+    fn head(&self) -> Head {
+        Head { at: self.last_position, reach: self.settings.backward }
     }
 
     /// Selects the queue that may dispatch now; `None` while the disk idles for the active one
@@ -201,8 +207,8 @@ impl Elevator for Cfq {
         let id = arrival.queue;
         let deadline = now + self.settings.fifo_expire(rq.sync);
         self.set_entry(request, Entry { queue: id, context: arrival.context, deadline });
-        let head = Head { last: self.last_position, settings: &self.settings };
-        self.queues.at(id.0).add(request, requests, &head);
+        let head = self.head();
+        self.queues.at(id.0).waiting.add(request, requests, head);
         self.waiting += 1;
         if self.queue(id).place.is_none() {
             self.add_busy(now, id);
@@ -227,16 +233,13 @@ impl Elevator for Cfq {
                 let own = self.entries[request.index()].deadline;
                 let other = self.entries[absorbed.index()];
                 assert!(other.queue == id, "requests of different queues are never merged");
-                queue.absorb(request, absorbed, other.deadline < own);
+                queue.waiting.absorb(request, absorbed, other.deadline < own);
                 self.entries[request.index()].deadline = own.min(other.deadline);
                 self.waiting -= 1;
             }
         }
-        queue.moved(
-            request,
-            requests,
-            &Head { last: self.last_position, settings: &self.settings },
-        );
+        let head = self.head();
+        self.queues.at(id.0).waiting.moved(request, requests, head);
         self.update_position(id);
     }
 
@@ -257,7 +260,8 @@ impl Elevator for Cfq {
             return None;
         };
         let request = self.overdue_request(now, id);
-        let request = request.or(self.queue(id).next).expect("a selected queue is not empty");
+        let request =
+            request.or(self.queue(id).waiting.next()).expect("a selected queue is not empty");
         self.take(request, requests);
         self.end_slice_by_quota(now, id);
         self.blocked = None;

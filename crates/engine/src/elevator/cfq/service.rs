@@ -15,8 +15,8 @@
 
 use alloc::collections::BTreeMap;
 
+use super::super::think::ThinkTime;
 use super::Cfq;
-use super::idle::ThinkTime;
 use super::prio::scale;
 use super::queue::{Cfqq, CfqqId};
 use crate::priority::PriorityClass;

@@ -55,7 +55,7 @@ impl Cfq {
     /// seek from one overdue request to the next (`cfq_check_fifo`).
     pub(super) fn overdue_request(&self, now: Nanos, id: CfqqId) -> Option<RequestId> {
         let slice = self.active.as_ref().expect("a queue is active");
-        let oldest = self.queue(id).oldest().filter(|_| slice.dispatched == 0)?;
+        let oldest = self.queue(id).waiting.oldest().filter(|_| slice.dispatched == 0)?;
         (now >= self.entry(oldest).deadline).then_some(oldest)
     }
 
@@ -66,7 +66,7 @@ impl Cfq {
         slice.io_context.get_or_insert(rq.origin.io_context);
         slice.dispatched += 1;
         let queue = self.queues.at(slice.queue.0);
-        queue.remove(request, requests, &self.settings);
+        queue.waiting.remove(request, requests, self.settings.backward);
         queue.dispatched += 1;
         self.waiting -= 1;
         self.in_flight[usize::from(rq.sync)] += 1;

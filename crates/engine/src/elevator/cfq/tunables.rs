@@ -1,5 +1,6 @@
 //! Tunables: the names and units of `/sys/block/*/queue/iosched`, and two of our own.
 
+use super::super::nearest::BackwardReach;
 use super::super::{Facts, Tunable};
 use crate::time::Nanos;
 
@@ -40,14 +41,13 @@ const fn tunable(
 }
 
 /// Values in the units of the decisions, and facts about the device.
-// 14 fields: one for each tunable, and a fact about the device.
+// 13 fields: one for each tunable, backward seeks together, and a fact about the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) quantum: u32,
     pub(super) fifo_expire_sync: Nanos,
     pub(super) fifo_expire_async: Nanos,
-    pub(super) back_seek_max_sectors: u64,
-    pub(super) back_seek_penalty: u64,
+    pub(super) backward: BackwardReach,
     pub(super) slice_sync: Nanos,
     pub(super) slice_async: Nanos,
     pub(super) slice_async_rq: u32,
@@ -69,8 +69,10 @@ impl Settings {
             quantum: count("quantum"),
             fifo_expire_sync: ms("fifo_expire_sync"),
             fifo_expire_async: ms("fifo_expire_async"),
-            back_seek_max_sectors: value("back_seek_max") * 2,
-            back_seek_penalty: value("back_seek_penalty"),
+            backward: BackwardReach {
+                max_sectors: value("back_seek_max") * 2,
+                penalty: value("back_seek_penalty"),
+            },
             slice_sync: ms("slice_sync"),
             slice_async: ms("slice_async"),
             slice_async_rq: count("slice_async_rq"),

@@ -169,7 +169,7 @@ impl World {
             self.inserted += 1;
             self.cfq.insert(now, &self.requests, id);
             let queue = self.cfq.entry(id).queue;
-            let older = self.cfq.queue(queue).len() as u64 - 1;
+            let older = self.cfq.queue(queue).waiting.len() as u64 - 1;
             assert!(self.waiting.insert(id, Waiting { since: self.now, older }).is_none());
         }
     }
@@ -370,7 +370,7 @@ impl World {
         ids.extend(targets);
         assert_eq!(ids.len(), cfq.queues.len(), "seed {seed}: a queue is leaked");
         let queues = || ids.iter().map(|id| cfq.queue(*id));
-        let len: usize = queues().map(Cfqq::len).sum();
+        let len: usize = queues().map(|queue| queue.waiting.len()).sum();
         let dispatched: u32 = queues().map(|queue| queue.dispatched).sum();
         let busy = queues().filter(|queue| queue.place.is_some()).count();
         let busy_sync = queues().filter(|queue| queue.sync && queue.place.is_some()).count();
@@ -378,7 +378,7 @@ impl World {
         assert_eq!((busy, busy_sync), (cfq.service.busy as usize, cfq.service.busy_sync as usize));
         for queue in queues() {
             let is_active = |id: CfqqId| cfq.active.as_ref().is_some_and(|slice| slice.queue == id);
-            assert!(queue.is_empty() == queue.next.is_none());
+            assert!(queue.is_empty() == queue.waiting.next().is_none());
             assert!(
                 !queue.is_empty() || queue.place.is_none() || ids.iter().any(|id| is_active(*id))
             );
