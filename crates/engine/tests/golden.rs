@@ -361,7 +361,7 @@ fn yes_or_no(answer: bool) -> String {
 }
 
 #[test]
-fn the_runner_refuses_what_it_does_not_know_and_what_does_not_hold() {
+fn the_runner_refuses_unknown_lines_and_false_expectations() {
     let cases = [
         ("read a 0+8", "the first statement"),
         ("queue dept=1", "no key"),

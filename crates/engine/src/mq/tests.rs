@@ -127,7 +127,7 @@ fn elevator_sees_ticks_and_is_woken_when_its_clock_has_come_so_far() {
 }
 
 #[test]
-fn elevator_is_not_told_of_flushes_and_of_what_went_past_it() {
+fn elevator_is_not_told_of_flushes_and_of_requests_past_it() {
     let mut queue = probed(4);
     queue.submit_bio(MS(0), Bio { preflush: true, fua: true, ..write(0, 1) });
     for _ in 0..3 {
@@ -368,7 +368,7 @@ impl World {
 }
 
 #[test]
-fn everything_ends_once_with_its_own_bytes_and_flushes_cover_what_ended_before() {
+fn every_bio_ends_once_with_its_own_bytes_and_flushes_cover_earlier_writes() {
     let generations = [
         (Generation::Single, PlugRule::PerQueue, 1),
         (Generation::Single, PlugRule::PerContext, 1),

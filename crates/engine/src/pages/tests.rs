@@ -170,7 +170,7 @@ fn bulk_goes_its_four_steps_in_order() {
 }
 
 #[test]
-fn bulk_takes_the_rest_after_reclaim_and_waits_only_for_what_is_missing() {
+fn bulk_takes_the_rest_after_reclaim_and_waits_only_for_missing_pages() {
     for name in BULK {
         let mut source = Script::with(8);
         let mut client = client(name, 4, 100, &mut source);

@@ -251,7 +251,7 @@ fn each_line_is_a_client_and_one_reserve_does_not_serve_the_other() {
 }
 
 #[test]
-fn shard_that_goes_away_gives_back_what_is_in_flight_and_what_waiters_hold() {
+fn dropped_shard_gives_back_pages_in_flight_and_pages_of_waiters() {
     for allocator in ALLOCATORS {
         let mut world = world(allocator.name, 8, 32);
         world.write(0, 8);

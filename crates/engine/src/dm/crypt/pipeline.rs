@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn adaptive_hands_over_only_what_pays_for_it() {
+    fn adaptive_hands_over_only_parts_that_gain_time() {
         let place = |least, len_bytes| {
             let facts = Facts { len_bytes, load: Load::default() };
             adaptive(least, false).decide(&facts).write
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn adaptive_decides_by_what_comes_at_once_however_it_is_cut() {
+    fn adaptive_decides_by_the_length_in_flight_and_not_by_its_pieces() {
         let load = Load { idle_cpus: 1, ..Load::default() };
         assert_eq!([3, 4, 16].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 4, 16]);
         let load = Load { fanned_out_bytes: u64::from(LEAST) / 4, ..load };
@@ -478,7 +478,7 @@ mod tests {
 
     /// A hand-over takes as long as the cipher for four of these parts.
     #[test]
-    fn who_waits_for_a_request_hands_over_what_ends_with_his_own_share() {
+    fn waiting_submitter_hands_over_parts_that_end_with_its_own_share() {
         let load = Load { idle_cpus: 1, is_awaited: true, ..Load::default() };
         let shares = [1, 4, 11, 12, 16, 64].map(|parts| fanned_out(load, parts, LEAST / 4));
         assert_eq!(shares, [0, 0, 0, 4, 6, 30]);

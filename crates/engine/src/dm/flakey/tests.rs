@@ -45,7 +45,7 @@ fn everything_fails_while_it_is_down_and_nothing_while_it_is_up() {
 }
 
 #[test]
-fn each_feature_spares_what_it_does_not_name() {
+fn each_feature_spares_bios_that_it_does_not_name() {
     let cases = [
         ("1 error_reads", FAILED, DONE),
         ("1 error_writes", DONE, FAILED),

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn average_follows_what_paths_take_and_long_times_count_more() {
+    fn average_follows_service_times_and_long_times_count_more() {
         let mut selector = of(1);
         selector.start(0, 0);
         selector.end(0, &served(0, 0, MS));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_paths_are_compared_by_what_they_will_take() {
+    fn busy_paths_are_compared_by_their_expected_time() {
         let mut selector = of(2);
         for (path, took) in [(0, MS), (1, 3 * MS)] {
             for _ in 0..400 {

@@ -257,7 +257,7 @@ fn without_a_path_requests_fail_if_the_line_or_the_operator_says_so() {
 }
 
 #[test]
-fn suspended_queue_fails_what_finds_no_path_or_keeps_it() {
+fn suspended_queue_fails_or_keeps_requests_without_a_path() {
     for (how, ended) in [(Suspend::Flush, "1 I/O error"), (Suspend::NoFlush, "")] {
         let mut bench = Bench::new(TWO_QUEUEING, config());
         bench.queue.message(bench.now, "fail_path /a").unwrap();

@@ -105,7 +105,7 @@ fn waiting_ends_when_the_operator_or_a_suspend_says_so() {
 }
 
 #[test]
-fn suspending_without_a_flush_keeps_what_waits() {
+fn suspending_without_a_flush_keeps_waiting_bios() {
     let mut world = World::new(TWO_QUEUE);
     ["fail_path /a", "fail_path /b"].into_iter().for_each(|message| world.message(message));
     let user = world.submit(Op::Write);
