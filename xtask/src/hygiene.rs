@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.run("at its end the server's memory holds no secret", || subject.at_exit("serve"));
     cases.run("at its end the memory of dump holds no secret", || subject.at_exit("dump"));
     cases.run("a passphrase from a command leaves no trace", || subject.command());
+    cases.run("a passphrase from a token leaves no trace", || subject.token());
     for verb in KEY_VERBS {
         let name = format!("at its end the memory of `key {verb}` holds no secret");
         cases.run(&name, || subject.at_exit_of_key(verb));
@@ -313,6 +314,19 @@ impl Subject<'_> {
         Ok(String::new())
     }
 
+    /// A program that prints the passphrase. It ends by `exit` (60 on x86-64): strace delays every
+    /// `exit_group`, also those of other programs than Blockyard.
+    fn printer(&self, name: &str) -> Result<PathBuf> {
+        let pass = self.lab.pass().display().to_string();
+        let code = format!(
+            "#!/usr/bin/python3\nimport ctypes, sys\nsys.stdout.write(open({pass:?}).read())\n\
+             sys.stdout.flush()\nctypes.CDLL(None).syscall(60, 0)\n"
+        );
+        let program = self.lab.write(name, code)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        Ok(program)
+    }
+
     /// The passphrase comes from a command: the memory of `dump` at its end, and its output.
     fn command(&self) -> Result<String> {
         let mut words = self.words_for("dump");
@@ -323,13 +337,38 @@ impl Subject<'_> {
             let key = ["--key-command".to_owned(), command, "--force".into(), "-o".into()];
             [&words[..], &key, std::slice::from_ref(&out)].concat()
         };
-        self.search_at_exit(&run(format!("cat {pass}")), None)?;
+        self.search_at_exit(&run(self.printer("printer")?.display().to_string()), None)?;
         let failing = run(format!("sh -c 'cat {pass}; exit 3'"));
         let ended = tools::output(&mut self.lab.blockyard(&failing))?;
         ensure!(!ended.status.success(), "a command that failed has opened the volume");
         let said = [ended.stdout, ended.stderr].concat();
         ensure!(self.tells(&said).is_none(), "the error contains a secret");
         Ok(tools::text(&said).trim().to_owned())
+    }
+
+    /// The passphrase comes from a token, by a program in the place of clevis.
+    fn token(&self) -> Result<String> {
+        // The protected header is {"clevis":{"pin":"test"}}.
+        let token = r#"{"type":"clevis","keyslots":["0"],"jwe":{"ciphertext":"YWI","iv":"YWI",
+            "protected":"eyJjbGV2aXMiOnsicGluIjoidGVzdCJ9fQ","tag":"YWI"}}"#;
+        let image = self.lab.path("hygiene-token.img");
+        fs::copy(&self.image, &image)?;
+        self.lab.give(&image)?;
+        let json = self.lab.write("hygiene-token.json", token)?;
+        let mut import = self.lab.blockyard(&["token", "import", "--json-file"]);
+        tools::run(import.arg(json).arg(&image))?;
+        self.printer("clevis")?;
+        let path = format!("{}:/usr/bin:/bin", self.lab.dir().display());
+        let out = self.lab.path("token.out").display().to_string();
+        let mut words = vec![format!("PATH={path}"), self.lab.binary().display().to_string()];
+        words.extend(["dump", "--token-only", "--force", "-o", &out].map(str::to_owned));
+        words.push(image.display().to_string());
+        let env = || self.lab.unprivileged(Path::new("env"));
+        let ended = tools::output(env().args(&words))?;
+        let said = [ended.stdout, ended.stderr].concat();
+        ensure!(ended.status.success(), "the token does not open it: {}", tools::text(&said));
+        ensure!(self.tells(&said).is_none(), "the output contains a secret");
+        self.search_at_exit_of(env(), &words, None)
     }
 
     /// Searches the memory of a server or of `dump` at its end.
@@ -346,12 +385,21 @@ impl Subject<'_> {
     /// Stops the process in its last system call and searches its memory. With a socket it is a
     /// server, which is ended by a signal.
     fn search_at_exit(&self, words: &[String], socket: Option<&Path>) -> Result<String> {
+        self.search_at_exit_of(self.lab.blockyard(words), &[], socket)
+    }
+
+    fn search_at_exit_of(
+        &self,
+        mut victim: Command,
+        words: &[String],
+        socket: Option<&Path>,
+    ) -> Result<String> {
+        victim.args(words);
         let trace = self.lab.path("exit.trace");
         tools::need("strace")?;
         let mut strace = tools::daemon("strace");
         strace.args(["-f", "-qq", "-e", "trace=exit_group", "-o"]).arg(trace);
         strace.args(["-e", "inject=exit_group:delay_enter=30000000"]);
-        let victim = self.lab.blockyard(words);
         strace.arg(victim.get_program()).args(victim.get_args()).current_dir(self.lab.dir());
         let mut strace = Kill(strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
         if let Some(socket) = socket {

@@ -26,6 +26,8 @@
 mod command;
 mod keyslots;
 mod process;
+mod token_passphrase;
+mod tokens;
 
 use std::env;
 use std::fs::File;
@@ -39,8 +41,11 @@ use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
+pub use blockyard_crypt::luks2::{Token, TokenChoice};
 pub use command::KeyCommand;
 pub use keyslots::{Keyslots, NewKeyslot, Opener, Priority};
+pub(crate) use token_passphrase::passphrase_of;
+pub use tokens::Tokens;
 
 /// cryptsetup's compiled-in limit of a key file.
 const KEY_LEN_MAX_BYTES: usize = 8 << 20;

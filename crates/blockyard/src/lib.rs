@@ -131,7 +131,7 @@ pub use control::{Control, ControlError};
 pub use cursor::Cursor;
 pub use error::Error;
 pub use keys::Key;
-pub use options::{Locked, LuksVersion, Options, VolumeKey};
+pub use options::{ByToken, Locked, LuksVersion, Options, TokenFailure, VolumeKey};
 pub use place::Place;
 pub use recorder::{Recorded, TraceFile};
 pub use server::{Listening, Running, Server};

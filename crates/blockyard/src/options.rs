@@ -8,6 +8,8 @@
 //! There are three steps because a program may act between them: after the first it may ask the
 //! user; the second takes seconds and may be repeated; the third starts threads.
 
+mod tokens;
+
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::kdf::KdfLimits;
@@ -31,6 +33,8 @@ use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
 use crate::resize::{SizeFrom, Sizing};
 use crate::{Error, Key, Place, Volume};
+
+pub use tokens::{ByToken, TokenFailure};
 
 /// Limit of the worker threads for ciphers.
 const THREADS_MAX: usize = 1024;
@@ -578,8 +582,16 @@ impl Locked {
 
 impl Luks {
     fn params(&self, key: &Key) -> Result<CryptParams, blockyard_crypt::Error> {
+        self.params_with(key.secret(), &self.options)
+    }
+
+    fn params_with(
+        &self,
+        passphrase: &SecretBytes,
+        options: &UnlockOptions,
+    ) -> Result<CryptParams, blockyard_crypt::Error> {
         let source = self.detached.as_ref().unwrap_or(&self.file);
-        let unlocked = self.header.unlock(source, key.secret(), &self.options)?;
+        let unlocked = self.header.unlock(source, passphrase, options)?;
         let is_detached = self.detached.is_some();
         self.header.crypt_params(&unlocked.volume_key, self.file.len_bytes(), is_detached)
     }

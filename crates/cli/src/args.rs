@@ -8,6 +8,7 @@ mod cost;
 mod jobs;
 mod key;
 mod scheduling;
+mod token;
 mod volume;
 #[cfg(feature = "lab")]
 mod world;
@@ -16,6 +17,7 @@ pub(crate) use cost::CostArgs;
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
+pub(crate) use token::TokenArgs;
 pub(crate) use volume::{
     HeaderArgs, HeaderCopy, HeaderPlaceArgs, PartitionArgs, PlainArgs, TcryptArgs, VolumeArgs,
     VolumeType,
@@ -27,7 +29,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
-    load, man, repair, replay, resize, serve, table, top, trace,
+    load, man, repair, replay, resize, serve, table, tokens, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -70,6 +72,7 @@ pub(crate) enum Command {
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
     Key(Box<keyslots::KeyCommand>),
+    Token(Box<tokens::TokenCommand>),
     Header(Box<header::HeaderCommand>),
     Erase(erase::EraseArgs),
     Resize(resize::ResizeArgs),
@@ -105,6 +108,7 @@ impl Command {
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Key(args) => keyslots::run(&args),
+            Self::Token(args) => tokens::run(&args),
             Self::Header(args) => header::run(&args),
             Self::Erase(args) => erase::run(&args),
             Self::Resize(args) => resize::run(&args),

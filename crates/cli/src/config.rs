@@ -30,7 +30,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use blockyard::keys::KeyCommand;
+use blockyard::keys::{KeyCommand, TokenChoice};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -45,7 +45,7 @@ use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
 use crate::size::parse_size;
-use crate::volume_spec::{Kind, LuksSpec, VolumeSpec};
+use crate::volume_spec::{Kind, LuksSpec, TokenUse, VolumeSpec};
 
 /// Limit of the file's length: some thousand exports.
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
@@ -102,7 +102,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 40 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 43 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,6 +123,10 @@ struct ExportText {
     key_fd: Option<i32>,
     key_command: Option<String>,
     key_credential: Option<String>,
+    #[serde(default)]
+    token_only: bool,
+    token_id: Option<u32>,
+    token_type: Option<String>,
     #[serde(default)]
     read_only: bool,
     #[serde(default)]
@@ -309,11 +313,12 @@ impl ExportText {
             || self.key_fd.is_some()
             || self.key_command.is_some()
             || self.key_credential.is_some()
+            || self.tokens() != TokenUse::default()
             || self.cipher.is_some();
         if luks_or_key {
             return Err(Failure::failed(
                 "a `table` says its ciphers and keys itself; remove header, header_copy, key_slot, \
-                 key_file, key_fd, key_command, key_credential and cipher",
+                 key_file, key_fd, key_command, key_credential, the token's keys and cipher",
             ));
         }
         Ok(Kind::Table)
@@ -340,6 +345,7 @@ impl ExportText {
             key_slot: self.key_slot,
             max_kdf_memory_bytes: self.max_kdf_memory.as_ref().map(SizeText::bytes).transpose()?,
             max_kdf_seconds: self.max_kdf_time,
+            tokens: self.tokens(),
         };
         let tcrypt = TcryptArgs {
             tcrypt_hidden: self.tcrypt_hidden,
@@ -349,6 +355,11 @@ impl ExportText {
             veracrypt_pim: self.veracrypt_pim,
         };
         Kind::new(self.kind.into(), luks, &plain, &tcrypt)
+    }
+
+    fn tokens(&self) -> TokenUse {
+        let choice = TokenChoice { number: self.token_id, kind: self.token_type.clone() };
+        TokenUse { only: self.token_only, choice }
     }
 
     fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
@@ -371,6 +382,12 @@ impl ExportText {
         if given.next().is_some() {
             return Err(Failure::failed(
                 "give only one of `key_file`, `key_fd`, `key_command` and `key_credential`",
+            ));
+        }
+        if source != KeySource::Ask && self.tokens() != TokenUse::default() {
+            return Err(Failure::failed(
+                "`token_only`, `token_id` and `token_type` are for an export without another \
+                 source of its key",
             ));
         }
         let offset_bytes = self.keyfile_offset.as_ref().map_or(Ok(0), SizeText::bytes)?;
@@ -584,6 +601,11 @@ mod tests {
             ("[exports.home]\nvolume='a'\nkey_file='b'\nkey_fd=3\n", "`key_file`, `key_fd`"),
             ("[exports.home]\nvolume='a'\nkey_command='\"b'\n", "key_command: --key-command"),
             ("[exports.home]\nvolume='a'\nkey_command='b'\nkeyfile_size=3\n", "used whole"),
+            ("[exports.home]\nvolume='a'\nkey_file='b'\ntoken_only=true\n", "`token_only`"),
+            (
+                "[exports.home]\nvolume='a'\ntype='plain'\ncipher='a'\nkey_size=8\ntoken_id=1\n",
+                "--token-only",
+            ),
             ("[exports.home]\ntable='a'\nkey_file='b'\n", "key_file"),
             ("[exports.home]\nvolume='a'\nskip=3\n", "--skip"),
             ("[exports.home]\nvolume='a'\ntype='plain'\n", "--cipher"),

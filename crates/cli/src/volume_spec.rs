@@ -11,9 +11,10 @@
 
 use std::path::{Path, PathBuf};
 
-use blockyard::keys::{KeyFile, read_secret};
+use blockyard::keys::{KeyFile, TokenChoice, read_secret};
 use blockyard::{
-    Header, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions, Volume, VolumeKey,
+    ByToken, Header, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions, Volume,
+    VolumeKey,
 };
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
@@ -73,6 +74,17 @@ pub(crate) struct LuksSpec {
     pub(crate) max_kdf_memory_bytes: Option<u64>,
     /// Limit of the key derivation's time.
     pub(crate) max_kdf_seconds: Option<u64>,
+    /// Its tokens, if no key is given.
+    pub(crate) tokens: TokenUse,
+}
+
+/// Use of tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenUse {
+    /// No passphrase is asked for.
+    pub(crate) only: bool,
+    /// The tokens to try.
+    pub(crate) choice: TokenChoice,
 }
 
 /// Versions of LUKS.
@@ -157,6 +169,14 @@ impl Kind {
         {
             return Err(Failure::failed(format!("{option} is for --type tcrypt")));
         }
+        if matches!(kind, VolumeType::Plain | VolumeType::Tcrypt)
+            && luks.tokens != TokenUse::default()
+        {
+            return Err(Failure::failed(
+                "--token-only, --token-id and --token-type are for LUKS2; other volumes have no \
+                 tokens",
+            ));
+        }
         let version = match kind {
             VolumeType::Luks => None,
             VolumeType::Luks1 => Some(LuksVersion::Luks1),
@@ -196,6 +216,8 @@ pub(crate) struct Prepared {
     options: Options,
     locked: Locked,
     key: Option<Key>,
+    /// The key of the volume, if a token has given it.
+    opened: Option<VolumeKey>,
     /// For another try.
     input: KeyInput,
     stdin_use: StdinUse,
@@ -227,11 +249,18 @@ impl VolumeSpec {
         for notice in locked.notices() {
             say(&format!("warning: {}: {}", self.header_path(), printable(&notice.to_string())));
         }
+        let mut opened = None;
         let key = match &self.kind {
             Kind::Luks(luks) => {
                 let header = locked.header().expect("a LUKS volume has one");
                 luks.check_version(header).map_err(|failure| failure.at(self.header_path()))?;
-                Some(Key::Passphrase(self.key.read(&place, stdin_use)?))
+                if self.key.source == KeySource::Ask {
+                    opened = luks.tokens.open(&locked, &place)?;
+                }
+                match opened {
+                    Some(_) => None,
+                    None => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
+                }
             }
             Kind::Tcrypt(_) => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
             Kind::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
@@ -239,7 +268,7 @@ impl VolumeSpec {
         };
         let detects_wrong_key = matches!(self.kind, Kind::Luks(_) | Kind::Tcrypt(_));
         let input = self.key.clone();
-        Ok(Prepared { options, locked, key, input, stdin_use, place, detects_wrong_key })
+        Ok(Prepared { options, locked, key, opened, input, stdin_use, place, detects_wrong_key })
     }
 
     /// All steps together; `raw` opens the file without encryption.
@@ -272,6 +301,22 @@ impl VolumeSpec {
             Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => None,
         };
         header.unwrap_or(&self.path).display()
+    }
+}
+
+impl TokenUse {
+    /// The key from the first token that opens the volume. Others are named in warnings.
+    fn open(&self, locked: &Locked, place: &str) -> Result<Option<VolumeKey>, Failure> {
+        let ByToken { key, failures } = locked.unlock_by_token(&self.choice)?;
+        for failure in &failures {
+            say(&format!("warning: {place}: {}", printable(&failure.to_string())));
+        }
+        if key.is_none() && self.only {
+            return Err(Failure::no_permission(format!(
+                "{place}: no token opens the volume, and --token-only asks for no passphrase"
+            )));
+        }
+        Ok(key)
     }
 }
 
@@ -390,7 +435,7 @@ impl Prepared {
         let options = self.options;
         let locked = self.locked;
         let Some(mut key) = self.key.take() else {
-            return Ok(Unlocked { options, locked, key: VolumeKey::default() });
+            return Ok(Unlocked { options, locked, key: self.opened.unwrap_or_default() });
         };
         let asks = self.input.asks_a_person(self.stdin_use) && self.detects_wrong_key;
         let mut tries_left = if asks { TRIES } else { 1 };

@@ -335,6 +335,34 @@ pub fn set_uuid(device: &mut dyn HeaderDevice, uuid: &str) -> Result<(), Error> 
     write(device, &plan).map(drop)
 }
 
+/// Stores a token, and returns its number. `keyslot` is added to the keyslots that it names.
+/// `replace`: a token with this number is replaced.
+///
+/// # Errors
+/// The volume is not LUKS2, the text is no token of its keyslots, the number is in use, or writing
+/// fails.
+pub fn import_token(
+    device: &mut dyn HeaderDevice,
+    token: &luks2::Token,
+    number: Option<u32>,
+    keyslot: Option<u32>,
+    replace: bool,
+) -> Result<u32, Error> {
+    let header = luks2_header(device, "tokens")?;
+    let (number, plan) = header.plan_token(token, number, keyslot, replace)?;
+    write(device, &plan)?;
+    Ok(number)
+}
+
+/// Removes a token. Its keyslots stay.
+///
+/// # Errors
+/// The volume is not LUKS2, there is no such token, or writing fails.
+pub fn remove_token(device: &mut dyn HeaderDevice, number: u32) -> Result<(), Error> {
+    let plan = luks2_header(device, "tokens")?.plan_remove_token(number)?;
+    write(device, &plan).map(drop)
+}
+
 fn luks2_header(device: &dyn HeaderDevice, what: &str) -> Result<luks2::Header, Error> {
     match read(device)? {
         Header::Luks2(header) => Ok(header),

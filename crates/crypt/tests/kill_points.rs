@@ -19,13 +19,14 @@ use blockyard_crypt::kdf::Kdf;
 use blockyard_crypt::keys::{self, InPlace, Last, NewKeyslot, Usage};
 use blockyard_crypt::luks::{self, Header, UnlockOptions};
 use blockyard_crypt::luks1;
-use blockyard_crypt::luks2::Priority;
+use blockyard_crypt::luks2::{Priority, Token};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::{HeaderDevice, HeaderSink, HeaderSource, SourceError};
 
 const KDF: Kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
 const OLD: &[u8] = b"the old passphrase";
 const NEW: &[u8] = b"the new one";
+const TOKEN: &[u8] = br#"{"type":"systemd-recovery","keyslots":["0"]}"#;
 /// Borders of 512 bytes that are tried within one long write: the first, the last, and some others.
 const TEARS_MAX: usize = 24;
 /// Of so many points cryptsetup tries one.
@@ -288,6 +289,16 @@ fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
     run("flags", &disk, |device| keys::set_flags(device, &["allow-discards"]).unwrap());
     run("size", &disk, |device| keys::set_data_len(device, Some(4096)).unwrap());
     run("priority", &disk, |device| keys::set_priority(device, 0, Priority::Prefer).unwrap());
+    let with_token = {
+        let mut disk = disk.clone();
+        keys::import_token(&mut disk, &Token::parse(TOKEN).unwrap(), None, None, false).unwrap();
+        disk
+    };
+    run("token", &disk, |device| {
+        let token = Token::parse(TOKEN).unwrap();
+        keys::import_token(device, &token, Some(3), Some(0), false).unwrap();
+    });
+    run("no token", &with_token, |device| keys::remove_token(device, 0).unwrap());
     run("repair", &damaged, |device| {
         luks::repair(device).unwrap();
     });

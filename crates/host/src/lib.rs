@@ -19,6 +19,7 @@ pub mod file;
 mod file_op;
 mod fused;
 mod gate;
+pub mod keyring;
 mod loaded_table;
 pub mod local;
 mod log;

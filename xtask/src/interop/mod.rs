@@ -19,6 +19,7 @@ mod options;
 mod paths;
 mod peers;
 mod service;
+mod tokens;
 mod traces;
 
 use crate::cases::Cases;
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     service::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
     keys::run(&mut cases, &lab, args.key_rounds);
+    tokens::run(&mut cases, &lab);
     hostile::run(&mut cases, &lab);
     broken::run(&mut cases, &lab, args.disconnects);
     load::run(&mut cases, &lab, args.seconds);

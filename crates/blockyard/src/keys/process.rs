@@ -26,7 +26,6 @@ pub(super) enum Messages {
     /// It is that of this process.
     Shown,
     /// Its end becomes a part of the error.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the programs that open tokens"))]
     Kept,
 }
 

@@ -6,7 +6,7 @@ use blockyard::{KdfLimits, Place, TcryptKind};
 use blockyard_crypt::luks2;
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::KeyArgs;
+use super::{KeyArgs, TokenArgs};
 use crate::failure::Failure;
 use crate::size::parse_size;
 use crate::volume_spec::{Kind, LuksSpec, PlainSpec, TcryptSpec, VolumeSpec};
@@ -46,7 +46,7 @@ impl From<HeaderCopy> for luks2::Copy {
 }
 
 /// A volume, as an image or as a table.
-// 13 fields: one for each option of a volume, and groups of options that commands share.
+// 14 fields: one for each option of a volume, and groups of options that commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VolumeArgs {
     /// Image file or block device
@@ -61,7 +61,8 @@ pub(crate) struct VolumeArgs {
           conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
                                 "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset",
                                 "keyfile_size", "key_fd", "key_command", "key_credential",
-                                "partition", "tcrypt_hidden", "tcrypt_system", "tcrypt_backup",
+                                "token_only", "token_id", "token_type", "partition",
+                                "tcrypt_hidden", "tcrypt_system", "tcrypt_backup",
                                 "tcrypt_keyfile", "veracrypt_pim", "cipher", "key_size", "hash",
                                 "offset", "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
@@ -100,6 +101,9 @@ pub(crate) struct VolumeArgs {
 
     #[command(flatten)]
     pub(crate) key: KeyArgs,
+
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
 
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
@@ -277,6 +281,7 @@ impl VolumeArgs {
             key_slot: self.key_slot,
             max_kdf_memory_bytes: self.max_kdf_memory,
             max_kdf_seconds: self.max_kdf_time,
+            tokens: self.tokens.token_use(),
         };
         Kind::new(self.kind, luks, &self.plain, &self.tcrypt)
     }

@@ -41,8 +41,8 @@ pub(crate) struct BenchArgs {
 
     /// Run on the file or block device itself, without encryption
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
-                                      "key_command", "key_credential", "cipher", "key_size",
-                                      "hash"])]
+                                      "key_command", "key_credential", "token_only", "token_id",
+                                      "token_type", "cipher", "key_size", "hash"])]
     raw: bool,
 
     /// Permit overwriting the data on the volume

@@ -38,8 +38,8 @@ pub(crate) struct ReplayArgs {
 
     /// Play on the file or block device itself, without encryption
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
-                                      "key_command", "key_credential", "cipher", "key_size",
-                                      "hash"])]
+                                      "key_command", "key_credential", "token_only", "token_id",
+                                      "token_type", "cipher", "key_size", "hash"])]
     raw: bool,
 
     /// Play on a device that ends every bio at once

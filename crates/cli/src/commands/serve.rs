@@ -35,7 +35,7 @@ use activation::Activated;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 35] = [
+const OF_ONE_VOLUME: [&str; 38] = [
     "volume",
     "trace",
     "pipeline",
@@ -53,6 +53,9 @@ const OF_ONE_VOLUME: [&str; 35] = [
     "key_fd",
     "key_command",
     "key_credential",
+    "token_only",
+    "token_id",
+    "token_type",
     "cipher",
     "key_size",
     "hash",

@@ -54,8 +54,8 @@ pub(crate) struct TuneArgs {
     /// Tune for the file or block device itself, without encryption, and print options instead of a
     /// configuration, which names only encrypted volumes and tables
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
-                                      "key_command", "key_credential", "cipher", "key_size",
-                                      "hash"])]
+                                      "key_command", "key_credential", "token_only", "token_id",
+                                      "token_type", "cipher", "key_size", "hash"])]
     raw: bool,
 
     /// Workload: vm, database, stream or lone; asked for at a terminal if no workload is given

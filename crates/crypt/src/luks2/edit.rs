@@ -6,7 +6,7 @@
 //! | add | area, header |
 //! | change | area of the new keyslot, header with both, old area overwritten, header with one |
 //! | remove | area overwritten, header |
-//! | other fields | header |
+//! | tokens, other fields | header |
 //!
 //! A damaged or outdated copy is repaired before all of these steps. Otherwise a power cut during
 //! the write of the good copy would leave none, or an outdated one that names overwritten areas.
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::metadata::{Area, Keyslot, Priority};
 use super::new_keyslot::{AreaCipher, digest_json, keyslot_json};
 use super::{
-    Binary, Header, LABEL_LEN_BYTES, Metadata, header_steps, json_area, keyslot, sealed_last,
+    Binary, Header, LABEL_LEN_BYTES, Metadata, Token, header_steps, json_area, keyslot, sealed_last,
 };
 use crate::error::Error;
 use crate::format::{Pbkdf, label_field};
@@ -34,6 +34,8 @@ use crate::source::HeaderSource;
 
 /// Keyslots of a LUKS2 header; cryptsetup's limit.
 const KEYSLOTS_MAX: u32 = 32;
+/// Tokens of a LUKS2 header; cryptsetup's limit.
+const TOKENS_MAX: u32 = 32;
 
 /// A new keyslot without a number and a place. Its key material is encrypted.
 #[derive(Clone, Debug)]
@@ -442,6 +444,59 @@ impl Header {
         }
         for number in self.metadata.keyslots.keys() {
             draft.remove(*number);
+        }
+        draft.commit()?;
+        Ok(draft.plan(0))
+    }
+
+    /// The plan of a new or replaced token, and its number.
+    pub(crate) fn plan_token(
+        &self,
+        token: &Token,
+        wanted: Option<u32>,
+        keyslot: Option<u32>,
+        replace: bool,
+    ) -> Result<(u32, Plan), Error> {
+        self.check_requirements()?;
+        let number = self.token_number(wanted, replace)?;
+        let mut document = token.document().clone();
+        if let Some(keyslot) = keyslot {
+            self.keyslot(keyslot)?;
+            let name = json!(keyslot.to_string());
+            let keyslots = document["keyslots"].as_array_mut().expect("checked: an array");
+            if !keyslots.contains(&name) {
+                keyslots.push(name);
+            }
+        }
+        let mut draft = Draft::of(self)?;
+        draft.section("tokens").insert(number.to_string(), document);
+        draft.commit()?;
+        Ok((number, draft.plan(0)))
+    }
+
+    /// The given number if it is free or its token is to be replaced, or the first free one.
+    fn token_number(&self, wanted: Option<u32>, replace: bool) -> Result<u32, Error> {
+        let is_free = |number: &u32| !self.metadata.tokens.contains_key(number);
+        match wanted {
+            Some(number) if number >= TOKENS_MAX => {
+                Err(Error::field("token", format!("LUKS2 has tokens 0 to {}", TOKENS_MAX - 1)))
+            }
+            Some(number) if !replace && !is_free(&number) => {
+                Err(Error::field("token", "it is in use; `token_replace` replaces it"))
+            }
+            Some(number) => Ok(number),
+            None => (0..TOKENS_MAX).find(is_free).ok_or_else(|| {
+                Error::Full(format!("all {TOKENS_MAX} tokens are in use; remove one first"))
+            }),
+        }
+    }
+
+    /// The plan of a token's removal.
+    pub(crate) fn plan_remove_token(&self, number: u32) -> Result<Plan, Error> {
+        self.check_requirements()?;
+        let mut draft = Draft::of(self)?;
+        if draft.section("tokens").shift_remove(&number.to_string()).is_none() {
+            return Err(Error::field("token", format!("there is no token {number}")));
         }
         draft.commit()?;
         Ok(draft.plan(0))

@@ -298,7 +298,7 @@ fn entries<T>(
     for (key, node) in root.get(section)?.numbered()? {
         match plain_number(key) {
             Some(number) => map.insert(number, understand(&node)?),
-            // Tokens are not used here, and cryptsetup skips such a token as well.
+            // cryptsetup skips such a token as well.
             None if section == "tokens" => continue,
             None => return Err(node.error("its key is not the plain form of a 32-bit number")),
         };

@@ -6,11 +6,12 @@
 //! | `tree.rs`, `metadata.rs`, `check.rs` | JSON with limits, as types, with its rules |
 //! | `keyslot.rs`, `digest.rs` | from a passphrase to a verified volume key |
 //! | `new_keyslot.rs`, `edit.rs` | new keyslots; plans of changed headers |
+//! | `token.rs` | tokens: what they say, and which of them may open the volume |
+//! | `token/jwe.rs`, `token/tang.rs` | clevis: encrypted passphrases, and keys of tang servers |
 //! | `info.rs` | facts of a header, as types and as text |
 //! | `repair.rs` | one copy from the other |
 //!
 //! Sources: the LUKS2 On-Disk Format Specification 1.1 and, where it is open, cryptsetup 2.6.
-//! Tokens are preserved and shown but not used.
 
 mod check;
 mod convert;
@@ -22,6 +23,7 @@ mod keyslot;
 mod metadata;
 mod new_keyslot;
 mod repair;
+mod token;
 mod tree;
 
 pub(crate) use convert::new_copies;
@@ -39,6 +41,9 @@ pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SA
 pub use new_keyslot::AreaCipher;
 pub(crate) use new_keyslot::{digest_json, keyslot_json};
 pub(crate) use repair::repair;
+pub use token::{
+    Jwe, PcrBank, PrimaryKey, TangExchange, Token, TokenChoice, TokenKind, Tpm2Token, UsableToken,
+};
 
 use header::{Copies, Intact};
 use metadata::{CryptSegment, Digest, Segment};

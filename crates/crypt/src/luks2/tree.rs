@@ -49,8 +49,13 @@ pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
     if text.first() != Some(&b'{') {
         return Err(whole("it does not start with an object".to_owned()));
     }
-    check_limits(text).map_err(whole)?;
-    serde_json::from_slice(text).map_err(|error| whole(format!("it is no JSON: {error}")))
+    parse_text(text).map_err(whole)
+}
+
+/// Parses a text of its own, for example a token.
+pub(crate) fn parse_text(text: &[u8]) -> Result<Value, String> {
+    check_limits(text)?;
+    serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))
 }
 
 /// Counts nesting and values without building a tree. The counts mean nothing for invalid JSON,
@@ -132,7 +137,7 @@ impl<'a> Node<'a> {
         Ok(found.map(|value| Self { value, path: self.child_path(key) }))
     }
 
-    fn object(&self) -> Result<&'a Map<String, Value>, TreeError> {
+    pub(crate) fn object(&self) -> Result<&'a Map<String, Value>, TreeError> {
         self.value.as_object().ok_or_else(|| self.wrong_type("an object"))
     }
 
@@ -199,6 +204,14 @@ impl<'a> Node<'a> {
         number.ok_or_else(|| {
             self.error(format!("{} is not a whole number from 0 to 2^32 - 1", self.shown()))
         })
+    }
+
+    /// Whether a field is set; one that is missing is not.
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, TreeError> {
+        match self.find(key)? {
+            None => Ok(false),
+            Some(node) => node.value.as_bool().ok_or_else(|| node.wrong_type("a boolean")),
+        }
     }
 
     /// Bytes in base64.

@@ -1,0 +1,97 @@
+//! The key of a volume by the tokens of its header.
+
+use std::fmt;
+
+use blockyard_crypt::luks::{Header, UnlockOptions};
+use blockyard_crypt::luks2::{TokenChoice, UsableToken};
+use blockyard_crypt::secret::SecretBytes;
+
+use super::{Locked, LockedKind, Luks, VolumeKey};
+use crate::Error;
+use crate::error::contained;
+use crate::keys::passphrase_of;
+
+/// Result of [`Locked::unlock_by_token`].
+#[derive(Debug, Default)]
+pub struct ByToken {
+    /// The key, if a token has opened the volume.
+    pub key: Option<VolumeKey>,
+    /// The tokens that did not open it. Those whose passphrase a person types are not among them.
+    pub failures: Vec<TokenFailure>,
+}
+
+/// A token that did not open the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenFailure {
+    /// Its number.
+    pub number: u32,
+    /// Its type.
+    pub kind: String,
+    /// The reason.
+    pub problem: String,
+}
+
+impl fmt::Display for TokenFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {} ({}): {}", self.number, self.kind, self.problem)
+    }
+}
+
+impl Locked {
+    /// Tries the tokens of a LUKS2 header, those of keyslots with a higher priority first. One that
+    /// fails does not stop the next. May take seconds for each.
+    ///
+    /// # Errors
+    /// The volume needs an unsupported feature.
+    pub fn unlock_by_token(&self, choice: &TokenChoice) -> Result<ByToken, Error> {
+        contained(|| {
+            let LockedKind::Luks(luks) = &self.kind else { return Ok(ByToken::default()) };
+            let Header::Luks2(header) = &luks.header else { return Ok(ByToken::default()) };
+            let usable = header.usable_tokens(choice);
+            let usable = usable.map_err(|error| Error::crypt(&self.path, error))?;
+            let mut failures = Vec::new();
+            for token in usable {
+                let kind = token.token.kind().to_owned();
+                match luks.opened_by(&token) {
+                    Ok(Some(key)) => return Ok(ByToken { key: Some(key), failures }),
+                    Ok(None) => {}
+                    Err(problem) => {
+                        failures.push(TokenFailure { number: token.number, kind, problem });
+                    }
+                }
+            }
+            Ok(ByToken { key: None, failures })
+        })
+    }
+}
+
+impl Luks {
+    /// The key; `None` if a person types the passphrase, or the keyslots are not to be tried.
+    fn opened_by(&self, token: &UsableToken) -> Result<Option<VolumeKey>, String> {
+        let wanted = self.options.keyslot;
+        let mut keyslots = token.keyslots.clone();
+        keyslots.retain(|keyslot| wanted.is_none_or(|wanted| wanted == *keyslot));
+        if keyslots.is_empty() {
+            return Ok(None);
+        }
+        let Some(passphrase) = passphrase_of(&token.token)? else { return Ok(None) };
+        let mut problem = "its passphrase opens none of its keyslots".to_owned();
+        for keyslot in keyslots {
+            match self.key_of(keyslot, &passphrase) {
+                Ok(key) => return Ok(Some(key)),
+                Err(blockyard_crypt::Error::WrongPassphrase { .. }) => {}
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        Err(problem)
+    }
+
+    fn key_of(
+        &self,
+        keyslot: u32,
+        passphrase: &SecretBytes,
+    ) -> Result<VolumeKey, blockyard_crypt::Error> {
+        let options = UnlockOptions { keyslot: Some(keyslot), ..self.options };
+        self.params_with(passphrase, &options).map(|params| VolumeKey(Some(params)))
+    }
+}

@@ -1,0 +1,145 @@
+//! Tokens: changed by commands, and used to open a volume, with a program in the place of clevis.
+
+mod lab;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+
+use lab::{Lab, PASSPHRASE, one_error, text};
+
+/// A token of clevis with the pin `fake`.
+const TOKEN: &str = concat!(
+    r#"{"type":"clevis","keyslots":["0"],"jwe":{"ciphertext":"YWI","encrypted_key":"","#,
+    r#""iv":"YWI","protected":"eyJjbGV2aXMiOnsicGluIjoiZmFrZSJ9fQ","tag":"YWI"}}"#
+);
+/// Its compact form.
+const COMPACT: &str = "eyJjbGV2aXMiOnsicGluIjoiZmFrZSJ9fQ..YWI.YWI.YWI";
+
+fn list(lab: &Lab) -> String {
+    text(&lab.ok(&["token", "list", "vol"]).stdout)
+}
+
+fn import(lab: &Lab, json: &str, more: &[&str]) {
+    let words = [&["token", "import", "vol"], more].concat();
+    let imported = lab.fed(&words, json.as_bytes());
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+}
+
+/// `dump` with a script in the place of clevis. Its standard input is the line `typed`.
+fn dump(lab: &Lab, script: &str, more: &[&str], typed: &str) -> Output {
+    let programs = lab.path("programs");
+    fs::create_dir_all(&programs).unwrap();
+    let clevis = lab.write("programs/clevis", format!("#!/bin/sh\n{script}\n"));
+    fs::set_permissions(clevis, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let mut command = lab.blockyard(&[&["dump", "vol", "--force", "-o", "out"], more].concat());
+    command.env("PATH", format!("{}:{path}", programs.display()));
+    command.env("PASSPHRASE_FILE", lab.path("pass"));
+    lab.write("typed", typed);
+    command.stdin(fs::File::open(lab.path("typed")).unwrap());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+#[test]
+fn token_is_imported_listed_exported_and_removed() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, TOKEN, &[]);
+    let acme = r#"{ "type": "acme", "keyslots": [], "b": 1.5, "a": "/" }"#;
+    import(&lab, acme, &["--token-id", "7"]);
+    assert_eq!(list(&lab), "0: clevis, keyslots 0\n7: acme, no keyslot\n");
+    let exported = lab.ok(&["token", "export", "vol", "--token-id", "7"]).stdout;
+    assert_eq!(text(&exported), r#"{"type":"acme","keyslots":[],"b":1.5,"a":"/"}"#);
+    lab.ok(&["token", "export", "vol", "--token-id", "0", "--json-file", "json"]);
+    assert_eq!(lab.read("json"), TOKEN.as_bytes());
+    let json: serde_json::Value =
+        serde_json::from_slice(&lab.ok(&["token", "list", "vol", "--json"]).stdout).unwrap();
+    assert_eq!(json["7"]["b"], 1.5);
+    // The keyslot is added to those of the JSON, once.
+    let replace = ["--token-id", "7", "--token-replace", "--key-slot", "0"];
+    import(&lab, r#"{"type":"acme","keyslots":["0"]}"#, &replace);
+    import(&lab, r#"{"type":"acme","keyslots":[]}"#, &["--key-slot", "0"]);
+    lab.ok(&["token", "remove", "vol", "--token-id", "0"]);
+    assert_eq!(list(&lab), "1: acme, keyslots 0\n7: acme, keyslots 0\n");
+    assert!(lab.refused(&["token", "remove", "vol", "--token-id", "0"], 1).contains("no token 0"));
+    assert!(lab.refused(&["token", "export", "vol", "--token-id", "0"], 1).contains("no token 0"));
+}
+
+#[test]
+fn token_that_is_none_changes_nothing() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, TOKEN, &[]);
+    let before = lab.read("vol");
+    for (json, more, code, named) in [
+        ("", &[][..], 1, "no JSON"),
+        ("[]", &[], 1, "must be an object"),
+        (r#"{"keyslots":[]}"#, &[], 1, "type: it is missing"),
+        (r#"{"type":"a","keyslots":[0]}"#, &[], 1, "keyslots[0]: it is a number"),
+        (r#"{"type":"a","keyslots":["1"]}"#, &[], 4, "there is no keyslot 1"),
+        (TOKEN, &["--token-id", "0"], 1, "--token-replace"),
+        (TOKEN, &["--token-id", "32"], 1, "tokens 0 to 31"),
+        (TOKEN, &["--key-slot", "9"], 1, "keyslot 9: it is not in use"),
+    ] {
+        let words = [&["token", "import", "vol"], more].concat();
+        let said = one_error(&lab.fed(&words, json.as_bytes()), code);
+        assert!(said.contains(named), "{json}: {said}");
+    }
+    assert!(lab.read("vol") == before);
+}
+
+#[test]
+fn volume_is_opened_by_its_token_without_a_passphrase() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, TOKEN, &[]);
+    let right = format!("[ \"$1 $(cat)\" = 'decrypt {COMPACT}' ] && cat \"$PASSPHRASE_FILE\"");
+    for more in [&[][..], &["--token-only"], &["--token-id", "0"], &["--token-type", "clevis"]] {
+        let opened = dump(&lab, &right, more, "");
+        assert!(opened.status.success(), "{more:?}: {}", text(&opened.stderr));
+        assert_eq!(text(&opened.stderr), "");
+    }
+    // Neither of these may be used; then there is nothing else.
+    for more in [["--token-id", "1"], ["--token-type", "systemd-tpm2"]] {
+        let words = ["--token-only", more[0], more[1]];
+        assert!(one_error(&dump(&lab, &right, &words, ""), 2).contains("no token opens"));
+    }
+    // A key option is used alone.
+    let said = dump(&lab, "echo used > used", &["-d", "pass"], "");
+    assert!(said.status.success() && !lab.path("used").exists());
+}
+
+#[test]
+fn token_that_fails_is_named_and_the_passphrase_is_asked_for() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, TOKEN, &[]);
+    import(&lab, r#"{"type":"systemd-fido2","keyslots":["0"]}"#, &[]);
+    import(&lab, r#"{"type":"clevis","keyslots":["0"],"jwe":7}"#, &[]);
+    import(&lab, r#"{"type":"systemd-recovery","keyslots":["0"]}"#, &[]);
+    let line = format!("{PASSPHRASE}\n");
+    let opened = dump(&lab, "echo output; echo offline >&2; exit 3", &[], &line);
+    assert!(opened.status.success());
+    let said = text(&opened.stderr);
+    let warnings: Vec<_> = said.lines().collect();
+    assert_eq!(
+        warnings,
+        [
+            "warning: vol: token 0 (clevis): pin fake: clevis: it ended with exit code 3: offline",
+            "warning: vol: token 1 (systemd-fido2): tokens of this type are not supported",
+            "warning: vol: token 2 (clevis): jwe: it is a number, must be an object",
+        ]
+    );
+    let wrong = dump(&lab, "echo a wrong passphrase", &["--token-only"], &line);
+    assert_eq!(wrong.status.code(), Some(2));
+    let said = text(&wrong.stderr);
+    assert!(said.contains("token 0 (clevis): its passphrase opens none of its keyslots"), "{said}");
+    assert!(!said.contains("a wrong"), "{said}");
+    // The keyslot that a person names is the only one that is tried.
+    lab.ok(&["key", "priority", "vol", "-S", "0", "--priority", "ignore"]);
+    let ignored = dump(&lab, "cat \"$PASSPHRASE_FILE\"", &["--token-only"], "");
+    assert_eq!(ignored.status.code(), Some(2));
+    let named = dump(&lab, "cat \"$PASSPHRASE_FILE\"", &["--token-only", "--token-id", "0"], "");
+    assert!(named.status.success(), "{}", text(&named.stderr));
+}
