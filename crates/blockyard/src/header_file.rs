@@ -1,8 +1,8 @@
-//! A file or device with a header, opened without the lock of a volume: the header of a volume that
-//! is served can be read and changed.
+//! A file, device or NBD export with a header, opened without the lock of a volume: the header of a
+//! volume that is served can be read and changed.
 //!
 //! The header's own lock is cryptsetup's: shared to read, exclusive to write, and none while a key
-//! is derived (`host/file/header_lock.rs`).
+//! is derived (`host/file/header_lock.rs`). An export has no lock.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -11,22 +11,33 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use blockyard_host::file::{FileId, HeaderLock};
+use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock};
+use blockyard_host::nbd::uri::Uri;
 
 use crate::{Error, Place};
 
 /// An open header.
 #[derive(Debug)]
 pub(crate) struct HeaderFile {
-    file: File,
+    storage: Storage,
     path: PathBuf,
     /// The part of the file that headers see, in bytes.
     part: Range<u64>,
 }
 
+#[derive(Debug)]
+enum Storage {
+    Local(File),
+    /// An export of an NBD server. It has one connection, because a server may have one client.
+    Remote(Box<DeviceFile>),
+}
+
 impl HeaderFile {
     /// Opens it for reading.
     pub(crate) fn to_read(path: &Path, place: &Place) -> Result<Self, Error> {
+        if is_remote(path) {
+            return Self::remote(path, Access::ReadOnly)?.limited(place);
+        }
         Self::opened(path, OpenOptions::new().read(true))
             .map_err(|error| {
                 Error::place(&path.display(), format!("cannot be inspected: {error}"))
@@ -36,11 +47,20 @@ impl HeaderFile {
 
     /// Opens it for writing too.
     pub(crate) fn to_write(path: &Path, place: &Place) -> Result<Self, Error> {
+        if is_remote(path) {
+            return Self::remote(path, Access::ReadWrite)?.limited(place);
+        }
         Self::opened(path, OpenOptions::new().read(true).write(true))
             .map_err(|error| {
                 Error::place(&path.display(), format!("its header cannot be changed: {error}"))
             })?
             .limited(place)
+    }
+
+    fn remote(path: &Path, access: Access) -> Result<Self, Error> {
+        let export = DeviceFile::open(path, access, false)?;
+        let part = 0..export.len_bytes();
+        Ok(Self { storage: Storage::Remote(Box::new(export)), path: path.to_owned(), part })
     }
 
     fn opened(path: &Path, options: &OpenOptions) -> io::Result<Self> {
@@ -54,7 +74,7 @@ impl HeaderFile {
         }
         let mut file = options.open(path)?;
         let len_bytes = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, path: path.to_owned(), part: 0..len_bytes })
+        Ok(Self { storage: Storage::Local(file), path: path.to_owned(), part: 0..len_bytes })
     }
 
     fn limited(mut self, place: &Place) -> Result<Self, Error> {
@@ -62,9 +82,10 @@ impl HeaderFile {
         Ok(self)
     }
 
-    /// Identity of the file or device; `None` if the system does not tell.
+    /// Identity of the file or device; `None` for an export.
     pub(crate) fn id(&self) -> Option<FileId> {
-        self.file.metadata().ok().map(|metadata| FileId::of(&metadata))
+        let Storage::Local(file) = &self.storage else { return None };
+        file.metadata().ok().map(|metadata| FileId::of(&metadata))
     }
 
     /// Position in the file of a range of the part.
@@ -79,19 +100,28 @@ impl HeaderFile {
 
     /// Takes the lock that keeps other programs from writing.
     pub(crate) fn lock_to_read(&self) -> Result<HeaderLock, Error> {
-        Ok(HeaderLock::to_read(&self.file, &self.path)?)
+        Ok(match &self.storage {
+            Storage::Local(file) => HeaderLock::to_read(file, &self.path)?,
+            Storage::Remote(export) => export.lock_header_to_read()?,
+        })
     }
 
     /// Takes the lock for writing.
     pub(crate) fn lock_to_write(&self) -> Result<HeaderLock, Error> {
-        Ok(HeaderLock::to_write(&self.file, &self.path)?)
+        Ok(match &self.storage {
+            Storage::Local(file) => HeaderLock::to_write(file, &self.path)?,
+            Storage::Remote(export) => export.lock_header()?,
+        })
     }
 }
 
 impl HeaderSource for HeaderFile {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         let place = self.place_of(offset_bytes, buf.len())?;
-        Ok(self.file.read_exact_at(buf, place)?)
+        match &self.storage {
+            Storage::Local(file) => Ok(file.read_exact_at(buf, place)?),
+            Storage::Remote(export) => export.read_at(place, buf),
+        }
     }
 
     fn len_bytes(&self) -> u64 {
@@ -102,10 +132,21 @@ impl HeaderSource for HeaderFile {
 impl HeaderSink for HeaderFile {
     fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
         let place = self.place_of(offset_bytes, bytes.len())?;
-        Ok(self.file.write_all_at(bytes, place)?)
+        match &mut self.storage {
+            Storage::Local(file) => Ok(file.write_all_at(bytes, place)?),
+            Storage::Remote(export) => export.write_at(place, bytes),
+        }
     }
 
     fn sync(&mut self) -> Result<(), SourceError> {
-        Ok(self.file.sync_data()?)
+        match &mut self.storage {
+            Storage::Local(file) => Ok(file.sync_data()?),
+            Storage::Remote(export) => export.sync(),
+        }
     }
+}
+
+/// Whether the path is the URI of an NBD export.
+pub(crate) fn is_remote(path: &Path) -> bool {
+    path.to_str().is_some_and(Uri::is_uri)
 }

@@ -37,7 +37,7 @@ use blockyard_host::volume as host;
 use serde::{Deserialize, Serialize};
 
 use crate::error::contained;
-use crate::header_file::HeaderFile;
+use crate::header_file::{HeaderFile, is_remote};
 use crate::{Error, Place};
 
 /// The sizes of a served volume before and after it has followed its file.
@@ -101,11 +101,12 @@ impl Sizing {
     /// A file cannot be opened, there is no intact header, or the data has no room.
     pub fn sizes(&self) -> Result<Sizes, Error> {
         contained(|| {
-            let data = HeaderFile::to_read(&self.path, &self.place)?;
+            // One after the other: an NBD server may have one client at a time.
+            let device_len_bytes = HeaderFile::to_read(&self.path, &self.place)?.len_bytes();
             let header = self.read_header()?;
             let failed = |error| Error::crypt(self.header_path(), error);
             let fixed_bytes = header.fixed_len_bytes().map_err(failed)?;
-            let room_bytes = header.room_bytes(data.len_bytes()).map_err(failed)?;
+            let room_bytes = header.room_bytes(device_len_bytes).map_err(failed)?;
             Ok(Sizes { fixed_bytes, room_bytes })
         })
     }
@@ -132,7 +133,8 @@ impl Sizing {
                     ),
                 ));
             }
-            let shrinks = to_bytes < sizes.present_bytes();
+            // An export has no lock.
+            let shrinks = to_bytes < sizes.present_bytes() && !is_remote(&self.path);
             let _claim = shrinks
                 .then(|| DeviceFile::open(&self.path, Access::ReadWrite, false))
                 .transpose()?;

@@ -457,3 +457,52 @@ fn volume_never_has_a_header_without_its_keyslots_when_it_is_formatted_again() {
         assert!(points >= 200, "{points} points");
     }
 }
+
+/// The points of an operation that removes the keyslots: each gives a disk and the part of it with
+/// the key material.
+fn for_each_point_of_a_removal(
+    operation: fn(&mut dyn HeaderDevice),
+    check: impl Fn(&[u8], &dyn Fn(&[u8]) -> bool, usize),
+) -> usize {
+    let mut sum = 0;
+    // Keyslot 0, whose material are 4000 stripes of 32 bytes behind the header.
+    for (before, area_bytes) in [(luks2(), 32 << 10), (luks1(), 4096)] {
+        let material = before[area_bytes..area_bytes + 128_000].to_vec();
+        let is_overwritten = |disk: &[u8]| {
+            let sectors = disk[area_bytes..].chunks(512).zip(material.chunks(512));
+            sectors.into_iter().all(|(now, then)| now != then)
+        };
+        let mut recorder = Recorder { disk: before.clone(), events: Vec::new() };
+        operation(&mut recorder);
+        sum += for_each_point(&before, &recorder.events, |disk, number| {
+            check(disk, &is_overwritten, number);
+        });
+        assert!(is_overwritten(&recorder.disk));
+        opens(&recorder.disk, &[OLD]).unwrap_err();
+    }
+    sum
+}
+
+#[test]
+fn erase_leaves_a_header_that_calls_no_area_free_before_it_is_overwritten() {
+    let erase = |device: &mut dyn HeaderDevice| keys::erase(device).unwrap();
+    let points = for_each_point_of_a_removal(erase, |disk, is_overwritten, number| {
+        let (header, _) = Header::read(&disk)
+            .unwrap_or_else(|error| panic!("erase: at point {number} the header is gone: {error}"));
+        if keys::usable(&header).is_empty() {
+            assert!(is_overwritten(disk), "erase: at point {number} a free area has a key");
+        }
+    });
+    assert!(points >= 200, "{points} points");
+}
+
+#[test]
+fn wipe_leaves_a_volume_that_opens_or_no_header() {
+    let wipe = |device: &mut dyn HeaderDevice| keys::wipe(device).unwrap();
+    let points = for_each_point_of_a_removal(wipe, |disk, _, number| {
+        if Header::read(&disk).is_ok() {
+            opens(disk, &[OLD]).unwrap_or_else(|error| panic!("wipe: at point {number}: {error}"));
+        }
+    });
+    assert!(points >= 200, "{points} points");
+}
