@@ -32,7 +32,7 @@ impl Far {
             pbkdf_memory_kib: Some(32),
             ..FormatOptions::default()
         };
-        options.format(&far.path("image"), &Key::passphrase(OLD)).unwrap();
+        options.format(far.path("image"), &Key::passphrase(OLD)).unwrap();
         far
     }
 
@@ -63,7 +63,7 @@ impl Far {
     /// Runs an operation on the export and checks the disks after a power cut at each write: with
     /// all earlier writes, and with this write and only those before the last flush. Returns their
     /// number.
-    fn each_disk(&self, operation: impl FnOnce(&Path), check: impl Fn(usize, &Vec<u8>)) -> usize {
+    fn each_disk(&self, operation: impl FnOnce(&Path), check: impl Fn(usize, &[u8])) -> usize {
         let before = self.image();
         let server = self.serve(false);
         operation(&self.uri());
@@ -98,11 +98,11 @@ impl Far {
     }
 }
 
-fn opens(disk: &Vec<u8>, passphrases: &[&str]) -> bool {
-    let Ok((header, _)) = Header::read(disk) else { return false };
+fn opens(disk: &[u8], passphrases: &[&str]) -> bool {
+    let Ok((header, _)) = Header::read(&disk) else { return false };
     passphrases.iter().any(|passphrase| {
         let secret = SecretBytes::copy_of(passphrase.as_bytes());
-        header.unlock(disk, &secret, &UnlockOptions::default()).is_ok()
+        header.unlock(&disk, &secret, &UnlockOptions::default()).is_ok()
     })
 }
 
