@@ -93,7 +93,8 @@ impl From<CryptError> for Failure {
         let exit = match &error {
             CryptError::WrongPassphrase { .. }
             | CryptError::WrongVolumeKey
-            | CryptError::NoTcrypt { .. } => Exit::NoPermission,
+            | CryptError::NoTcrypt { .. }
+            | CryptError::NoBitlk { .. } => Exit::NoPermission,
             CryptError::Changed(_) => Exit::Busy,
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
             CryptError::Keyslot(problem) if problem.out_of_memory => Exit::OutOfMemory,
@@ -104,6 +105,7 @@ impl From<CryptError> for Failure {
                 _ => Exit::WrongDevice,
             },
             CryptError::NotLuks
+            | CryptError::NotBitlk(_)
             | CryptError::OtherFormat(_)
             | CryptError::InPartition { .. }
             | CryptError::Reused(_)

@@ -22,9 +22,9 @@ pub enum Error {
     /// Not LUKS, but another known format.
     #[error("no LUKS header found: the device or file holds {0}")]
     OtherFormat(Signature),
-    /// Not LUKS, but partitions of the disk are.
+    /// Not LUKS, but partitions of the disk hold LUKS or BitLocker volumes.
     #[error(
-        "no LUKS header at the start of the disk, but {} {} one: `partition` {}",
+        "no LUKS or BitLocker volume at the start of the disk, but {} {} one: `partition` {}",
         named(.partitions),
         if .partitions.len() == 1 { "holds" } else { "each hold" },
         .partitions.first().copied().unwrap_or_default()
@@ -102,6 +102,19 @@ pub enum Error {
     )]
     NoTcrypt {
         /// Skipped key derivations, each with its reason.
+        untried: Vec<String>,
+    },
+    /// No header of a BitLocker volume.
+    #[error("no BitLocker volume found{}", held(.0))]
+    NotBitlk(Option<Signature>),
+    /// No protector of a BitLocker volume opens.
+    #[error(
+        "no protector of the BitLocker volume opens with this passphrase, recovery key or startup \
+         key file{}",
+        not_tried(.untried)
+    )]
+    NoBitlk {
+        /// Skipped protectors, each with its reason.
         untried: Vec<String>,
     },
     /// No keyslot could be tried.
@@ -236,6 +249,10 @@ impl fmt::Display for Untried<'_> {
         }
         f.write_str(if self.0.is_empty() { "" } else { ")" })
     }
+}
+
+fn held(signature: &Option<Signature>) -> String {
+    signature.map_or_else(String::new, |held| format!(": the device or file holds {held}"))
 }
 
 fn not_tried(derivations: &[String]) -> String {

@@ -12,6 +12,7 @@ mod adiantum;
 pub mod af;
 mod attempt;
 pub mod backup;
+pub mod bitlk;
 mod block;
 pub mod cipher;
 pub mod convert;

@@ -55,6 +55,18 @@ impl CryptParams {
     }
 }
 
+/// A part of a volume that several mappings make up. The parts follow each other without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumePart {
+    /// A mapping. Only that of a whole volume may have no length.
+    Crypt(CryptParams),
+    /// Sectors that read as zeros and forget writes.
+    Zeros {
+        /// Their number, of 512 bytes.
+        len_sectors: u64,
+    },
+}
+
 /// Optional parameters of a dm-crypt table line; LUKS2 can store them in its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags of the format, one bit each")]

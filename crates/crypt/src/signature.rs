@@ -35,6 +35,12 @@ impl Signature {
         Self { name, offset_bytes: offset_bytes as u64, image_format: None }
     }
 
+    /// Whether it is a BitLocker volume ([`crate::bitlk`]).
+    #[must_use]
+    pub fn is_bitlocker(self) -> bool {
+        self.name == BITLOCKER
+    }
+
     /// Whether the first sector is the boot sector of a file system or a BitLocker volume, which
     /// has code where an MBR has its entries.
     pub(crate) fn is_boot_sector(self) -> bool {
@@ -69,6 +75,8 @@ const fn mark(name: &'static str, offsets_bytes: &'static [usize], bytes: &'stat
 }
 
 const GPT: &str = "a GPT partition table";
+/// Its second mark is the GUID of BitLocker To Go, whose boot sector is otherwise that of FAT.
+const BITLOCKER: &str = "a BitLocker volume";
 const FAT: &str = "a FAT file system";
 const SWAP: &str = "swap space";
 /// The end of the first page, for pages of 4, 8, 16, 32 and 64 KiB.
@@ -79,7 +87,8 @@ const LVM_OFFSETS_BYTES: &[usize] = &[24, 536, 1048, 1560];
 /// Formats with long marks. The order matters only where one format contains another's mark.
 const MARKS: &[Mark] = &[
     mark(GPT, &[512, 4096], b"EFI PART"),
-    mark("a BitLocker volume", &[3], b"-FVE-FS-"),
+    mark(BITLOCKER, &[3], b"-FVE-FS-"),
+    mark(BITLOCKER, &[424], b"\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01"),
     mark("an NTFS file system", &[3], b"NTFS    "),
     mark("an exFAT file system", &[3], b"EXFAT   "),
     mark("a ReFS file system", &[3], b"ReFS\0\0\0\0"),

@@ -129,7 +129,7 @@ impl HeaderSource for Part<'_> {
     }
 }
 
-/// [`Header::read`], whose error names the partitions that hold a LUKS volume, if there are any.
+/// [`Header::read`], whose error names the partitions with a LUKS or BitLocker volume, if any.
 ///
 /// # Errors
 /// See [`Header::read`]; [`Error::InPartition`].
@@ -137,7 +137,7 @@ pub fn read_header(source: &dyn HeaderSource) -> Result<(Header, Vec<Notice>), E
     Header::read(source).map_err(|error| match &error {
         Error::NotLuks | Error::OtherFormat(_) => {
             let table = Table::read(source).ok().flatten();
-            let numbers = table.iter().flat_map(Table::with_luks).map(|one| one.number);
+            let numbers = table.iter().flat_map(Table::encrypted).map(|one| one.number);
             let partitions: Vec<u32> = numbers.collect();
             if partitions.is_empty() { error } else { Error::InPartition { partitions } }
         }
@@ -220,10 +220,14 @@ impl Table {
         }
     }
 
-    /// The partitions that hold a LUKS volume and can be opened.
-    pub fn with_luks(&self) -> impl Iterator<Item = &Partition> {
-        let is_luks = |one: &&Partition| matches!(one.content, Content::Luks { .. });
-        self.partitions.iter().filter(is_luks).filter(|one| one.problem.is_none())
+    /// The partitions that hold a LUKS or BitLocker volume and can be opened.
+    pub fn encrypted(&self) -> impl Iterator<Item = &Partition> {
+        let is_it = |one: &&Partition| match one.content {
+            Content::Luks { .. } => true,
+            Content::Other(signature) => signature.is_bitlocker(),
+            Content::Unknown => false,
+        };
+        self.partitions.iter().filter(is_it).filter(|one| one.problem.is_none())
     }
 
     /// `partitions 1, 2 and 5`.
