@@ -100,7 +100,8 @@ fn key_value(key: &[u8]) -> Vec<u8> {
 
 fn encrypted(entry: u16, plain: &[u8]) -> Vec<u8> {
     let cipher = Ccm::<Aes256, U16, U12>::new(&KEY.into());
-    let (mut bytes, nonce) = (plain.to_vec(), [1; 12]);
+    let mut bytes = plain.to_vec();
+    let nonce = [1; 12];
     let buffer = InOutBuf::from(bytes.as_mut_slice());
     let tag = cipher.encrypt_inout_detached(&nonce.into(), &[], buffer).expect("it is short");
     datum(entry, 5, &[&nonce[..], &tag, &bytes].concat())

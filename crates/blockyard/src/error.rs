@@ -126,7 +126,18 @@ impl Error {
     pub fn is_wrong_key(&self) -> bool {
         use blockyard_crypt::Error as Crypt;
         let Self::Crypt { source, .. } = self else { return false };
-        matches!(source, Crypt::WrongPassphrase { .. } | Crypt::NoTcrypt { .. })
+        matches!(
+            source,
+            Crypt::WrongPassphrase { .. } | Crypt::NoTcrypt { .. } | Crypt::NoBitlk { .. }
+        )
+    }
+
+    /// Whether the start of a volume is that of BitLocker, and not of LUKS.
+    #[must_use]
+    pub fn is_bitlocker(&self) -> bool {
+        use blockyard_crypt::Error as Crypt;
+        let Self::Crypt { source, .. } = self else { return false };
+        matches!(source, Crypt::OtherFormat(found) if found.is_bitlocker())
     }
 
     /// Whether the start of a volume is not LUKS, although it could be read.

@@ -1,5 +1,5 @@
 //! LUKS headers: reads, repairs, backs up, restores and destroys them, and sets the fields that
-//! need no key. Reads partition tables too.
+//! need no key. Reads BitLocker headers and partition tables too.
 //!
 //! ```
 //! use blockyard::format::FormatOptions;
@@ -35,7 +35,7 @@ use blockyard_host::file::{Access, DeviceFile, HeaderLock};
 use crate::error::contained;
 use crate::header_file::HeaderFile;
 use crate::output::{InUse, Output};
-use crate::{Error, HeaderCopy, PartitionTable, Place};
+use crate::{BitlkHeader, Error, HeaderCopy, PartitionTable, Place};
 
 pub use blockyard_crypt::backup::{Backup, Difference};
 pub use blockyard_crypt::keys::FLAGS;
@@ -64,6 +64,18 @@ pub fn read(
             Some(copy) => Header::read_copy(&source, copy).map(|header| (header, Vec::new())),
         }
         .map_err(|error| Error::crypt(path, error))
+    })
+}
+
+/// Reads the header of a BitLocker volume. The call needs no passphrase, and does not lock the
+/// volume.
+///
+/// # Errors
+/// [`Error::Place`] if the file cannot be opened, [`Error::Crypt`] without an intact header.
+pub fn read_bitlk(path: &Path, place: &Place) -> Result<BitlkHeader, Error> {
+    contained(|| {
+        let source = HeaderFile::to_read(path, place)?;
+        BitlkHeader::read(&source).map_err(|error| Error::crypt(path, error))
     })
 }
 

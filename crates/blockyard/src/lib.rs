@@ -89,6 +89,7 @@ pub mod traces;
 pub mod tune;
 mod volume;
 
+pub use blockyard_crypt::bitlk::{Header as BitlkHeader, HeaderInfo as BitlkHeaderInfo};
 pub use blockyard_crypt::kdf::KdfLimits;
 pub use blockyard_crypt::luks::{Header, HeaderInfo, Notice};
 pub use blockyard_crypt::luks2::Copy as HeaderCopy;

@@ -12,10 +12,11 @@ mod tokens;
 
 use std::path::{Path, PathBuf};
 
+use blockyard_crypt::bitlk;
 use blockyard_crypt::kdf::KdfLimits;
 use blockyard_crypt::luks::{Header, Notice, UnlockOptions};
 use blockyard_crypt::luks2;
-use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::params::{CryptParams, VolumePart};
 use blockyard_crypt::partition;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
@@ -53,19 +54,22 @@ pub enum LuksVersion {
 /// The format of a volume.
 #[derive(Clone, Debug)]
 enum Format {
+    /// LUKS or BitLocker, according to the header.
+    Detected,
     /// LUKS, of this version if given.
     Luks(Option<LuksVersion>),
     Plain(PlainOptions),
     /// TrueCrypt or VeraCrypt.
     Tcrypt(TcryptOptions),
+    Bitlk,
     /// The text of a device-mapper table; without it the path is a file with the text.
     Table(Option<SecretBytes>),
     /// Raw data.
     Raw,
 }
 
-/// Options for opening a volume. The defaults: LUKS of either version, read and write, through the
-/// page cache, the adaptive pipeline.
+/// Options for opening a volume. The defaults: LUKS of either version or BitLocker, read and write,
+/// through the page cache, the adaptive pipeline.
 #[derive(Clone, Debug)]
 pub struct Options {
     format: Format,
@@ -82,7 +86,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            format: Format::Luks(None),
+            format: Format::Detected,
             place: Place::Whole,
             key: None,
             header: None,
@@ -102,10 +106,10 @@ impl Options {
         self
     }
 
-    /// Accepts only this version of LUKS.
+    /// Accepts only LUKS, and only this version if one is given.
     #[must_use]
-    pub fn luks(mut self, version: LuksVersion) -> Self {
-        self.format = Format::Luks(Some(version));
+    pub fn luks(mut self, version: impl Into<Option<LuksVersion>>) -> Self {
+        self.format = Format::Luks(version.into());
         self
     }
 
@@ -121,6 +125,14 @@ impl Options {
     #[must_use]
     pub fn tcrypt(mut self, tcrypt: TcryptOptions) -> Self {
         self.format = Format::Tcrypt(tcrypt);
+        self
+    }
+
+    /// The volume is one of BitLocker. Its key is a passphrase, a recovery key or the bytes of a
+    /// startup key file; a volume with a clear key needs none.
+    #[must_use]
+    pub fn bitlk(mut self) -> Self {
+        self.format = Format::Bitlk;
         self
     }
 
@@ -292,7 +304,7 @@ impl Options {
         let locked = self.clone().read(path)?;
         let key = match key {
             Some(key) => locked.unlock(&key)?,
-            None => VolumeKey::default(),
+            None => locked.unlock_keyless()?,
         };
         Ok((locked, key))
     }
@@ -331,6 +343,11 @@ impl Options {
         let open = || self.place.of(DeviceFile::open(&path, access, self.volume.direct)?);
         let kind = match &self.format {
             Format::Luks(version) => LockedKind::Luks(Box::new(self.read_luks(open()?, *version)?)),
+            Format::Detected => match self.read_luks(open()?, None) {
+                Err(error) if error.is_bitlocker() => self.read_bitlk(open()?)?,
+                luks => LockedKind::Luks(Box::new(luks?)),
+            },
+            Format::Bitlk => self.read_bitlk(open()?)?,
             Format::Plain(plain) => LockedKind::Plain(open()?, plain.clone()),
             Format::Tcrypt(options) => {
                 let options = TcryptOptions { limits: self.unlock.limits, ..options.clone() };
@@ -351,7 +368,7 @@ impl Options {
         }
         let of_luks =
             self.header.is_some() || self.header_copy.is_some() || self.unlock.keyslot.is_some();
-        if of_luks && !matches!(self.format, Format::Luks(_)) {
+        if of_luks && !matches!(self.format, Format::Luks(_) | Format::Detected) {
             let problem = "`header`, `header_copy` and `keyslot` are options of LUKS volumes";
             return Err(Error::options(path, problem));
         }
@@ -375,6 +392,12 @@ impl Options {
             return Err(Error::options(path, problem));
         }
         Ok(())
+    }
+
+    fn read_bitlk(&self, file: DeviceFile) -> Result<LockedKind, Error> {
+        let header = bitlk::Header::read(&file);
+        let header = header.map_err(|error| Error::crypt(file.path(), error))?;
+        Ok(LockedKind::Bitlk(file, Box::new(header), self.unlock.limits))
     }
 
     fn read_luks(&self, file: DeviceFile, version: Option<LuksVersion>) -> Result<Luks, Error> {
@@ -416,6 +439,7 @@ enum LockedKind {
     Luks(Box<Luks>),
     Plain(DeviceFile, PlainOptions),
     Tcrypt(DeviceFile, Box<TcryptOptions>),
+    Bitlk(DeviceFile, Box<bitlk::Header>, KdfLimits),
     Table(SecretBytes),
     Raw(DeviceFile),
 }
@@ -439,19 +463,25 @@ impl Locked {
         }
     }
 
-    /// Repaired damage of the header.
+    /// Damage of the header that leaves the volume usable.
     #[must_use]
-    pub fn notices(&self) -> &[Notice] {
+    pub fn notices(&self) -> Vec<String> {
         match &self.kind {
-            LockedKind::Luks(luks) => &luks.notices,
-            _ => &[],
+            LockedKind::Luks(luks) => luks.notices.iter().map(Notice::to_string).collect(),
+            LockedKind::Bitlk(_, header, _) => header.notices().to_vec(),
+            _ => Vec::new(),
         }
     }
 
-    /// Whether [`Locked::unlock`] uses its key: a table contains its keys.
+    /// Whether [`Locked::unlock`] uses its key: a table contains its keys, and a BitLocker volume
+    /// may have a clear key.
     #[must_use]
     pub fn needs_key(&self) -> bool {
-        matches!(self.kind, LockedKind::Luks(_) | LockedKind::Plain(..) | LockedKind::Tcrypt(..))
+        match &self.kind {
+            LockedKind::Luks(_) | LockedKind::Plain(..) | LockedKind::Tcrypt(..) => true,
+            LockedKind::Bitlk(_, header, _) => !header.has_clear_key(),
+            LockedKind::Table(_) | LockedKind::Raw(_) => false,
+        }
     }
 
     /// The device-mapper devices that make up the volume, as table lines.
@@ -468,12 +498,15 @@ impl Locked {
     }
 
     fn mapped(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
-        let params = || key.0.as_ref().ok_or_else(|| self.key_is_missing());
+        let mapping = |file| match key.0.as_slice() {
+            [] => Err(self.key_is_missing()),
+            parts => Ok(vec![host::crypt_mapping(file, parts)?]),
+        };
         Ok(match &self.kind {
-            LockedKind::Luks(luks) => vec![host::crypt_mapping(&luks.file, params()?)?],
-            LockedKind::Plain(file, _) | LockedKind::Tcrypt(file, _) => {
-                vec![host::crypt_mapping(file, params()?)?]
-            }
+            LockedKind::Luks(luks) => mapping(&luks.file)?,
+            LockedKind::Plain(file, _)
+            | LockedKind::Tcrypt(file, _)
+            | LockedKind::Bitlk(file, ..) => mapping(file)?,
             LockedKind::Table(text) => {
                 let in_table = |source| Error::Table { path: self.path.clone(), source };
                 let parsed = table::parse(text, &self.volume.targets);
@@ -496,6 +529,18 @@ impl Locked {
         contained(|| self.derive(key))
     }
 
+    /// The key of a volume for which [`Locked::needs_key`] is false. Otherwise the volume cannot be
+    /// started with the result.
+    ///
+    /// # Errors
+    /// The volume has a clear key, and is not completely encrypted or damaged.
+    pub fn unlock_keyless(&self) -> Result<VolumeKey, Error> {
+        match self.kind {
+            LockedKind::Bitlk(..) if !self.needs_key() => self.unlock(&Key::passphrase("")),
+            _ => Ok(VolumeKey::default()),
+        }
+    }
+
     fn derive(&self, key: &Key) -> Result<VolumeKey, Error> {
         let failed = |error| Error::crypt(&self.path, error);
         let params = match &self.kind {
@@ -511,9 +556,14 @@ impl Locked {
                 let opened = tcrypt::unlock(file, key.secret(), options);
                 opened.and_then(|it| it.crypt_params(file.len_bytes())).map_err(failed)?
             }
+            LockedKind::Bitlk(file, header, limits) => {
+                let opened = header.unlock(key.secret(), limits);
+                let parts = opened.and_then(|it| it.parts(file.len_bytes()));
+                return Ok(VolumeKey(parts.map_err(failed)?));
+            }
             LockedKind::Table(_) | LockedKind::Raw(_) => return Ok(VolumeKey::default()),
         };
-        Ok(VolumeKey(Some(params)))
+        Ok(VolumeKey(vec![VolumePart::Crypt(params)]))
     }
 
     /// Starts the ciphers and the workers.
@@ -527,28 +577,26 @@ impl Locked {
     fn started(self, key: VolumeKey) -> Result<Volume, Error> {
         let size_from = self.size_from();
         let targets = self.own_targets();
-        let (file, params) = match (self.kind, key.0) {
-            (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
-            (LockedKind::Plain(file, _) | LockedKind::Tcrypt(file, _), Some(params)) => {
-                (file, params)
-            }
-            (LockedKind::Luks(_) | LockedKind::Plain(..) | LockedKind::Tcrypt(..), None) => {
-                return Err(Error::options(
-                    &self.path,
-                    "the volume is encrypted, and `key` is missing",
-                ));
-            }
-            (LockedKind::Raw(file), _) => {
+        let missing = self.key_is_missing();
+        let file = match self.kind {
+            LockedKind::Luks(luks) => luks.file,
+            LockedKind::Plain(file, _)
+            | LockedKind::Tcrypt(file, _)
+            | LockedKind::Bitlk(file, ..) => file,
+            LockedKind::Raw(file) => {
                 let host = host::Volume::from_file(file, &self.volume)?;
                 return Ok(Volume::with(host, size_from, targets));
             }
-            (LockedKind::Table(text), _) => {
+            LockedKind::Table(text) => {
                 let started = host::Volume::from_table(&text, &self.volume);
                 let in_table = |source| Error::Table { path: self.path, source };
                 return Ok(Volume::with(started.map_err(in_table)?, size_from, targets));
             }
         };
-        let host = host::Volume::from_crypt(file, &params, &self.volume)?;
+        if key.0.is_empty() {
+            return Err(missing);
+        }
+        let host = host::Volume::from_parts(file, key.0, &self.volume)?;
         Ok(Volume::with(host, size_from, targets))
     }
 
@@ -572,6 +620,9 @@ impl Locked {
             LockedKind::Raw(_) => end(0),
             LockedKind::Tcrypt(..) => {
                 SizeFrom::Fixed("a TrueCrypt or VeraCrypt volume has its size in its header")
+            }
+            LockedKind::Bitlk(..) => {
+                SizeFrom::Fixed("a BitLocker volume has its size in its metadata")
             }
             LockedKind::Table(_) => {
                 SizeFrom::Fixed("the lines of a table fix its size; open a table with longer lines")
@@ -599,7 +650,7 @@ impl Luks {
 
 /// The key of a volume, derived by [`Locked::unlock`]. It is wiped when it is dropped.
 #[derive(Clone, Debug, Default)]
-pub struct VolumeKey(Option<CryptParams>);
+pub struct VolumeKey(Vec<VolumePart>);
 
 #[cfg(test)]
 mod tests {

@@ -110,8 +110,8 @@ struct ExportText {
     volume: Option<PathBuf>,
     table: Option<PathBuf>,
     partition: Option<String>,
-    #[serde(default, rename = "type")]
-    kind: TypeText,
+    #[serde(rename = "type")]
+    kind: Option<TypeText>,
     header: Option<PathBuf>,
     header_copy: Option<HeaderCopyText>,
     key_slot: Option<u32>,
@@ -164,14 +164,14 @@ struct ExportText {
     veracrypt_pim: Option<u32>,
 }
 
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TypeText {
-    #[default]
     Luks,
     Luks1,
     Luks2,
     Tcrypt,
+    Bitlk,
     Plain,
 }
 
@@ -337,6 +337,7 @@ impl ExportText {
         };
         let luks = LuksSpec {
             version: None,
+            or_bitlk: false,
             header: self.header.as_ref().map(|header| folder.join(header)),
             header_copy: self.header_copy.map(|copy| match copy {
                 HeaderCopyText::Primary => luks2::Copy::Primary,
@@ -354,7 +355,7 @@ impl ExportText {
             tcrypt_keyfile: self.tcrypt_keyfiles.iter().map(|path| folder.join(path)).collect(),
             veracrypt_pim: self.veracrypt_pim,
         };
-        Kind::new(self.kind.into(), luks, &plain, &tcrypt)
+        Kind::new(self.kind.map(Into::into), luks, &plain, &tcrypt)
     }
 
     fn tokens(&self) -> TokenUse {
@@ -403,6 +404,7 @@ impl From<TypeText> for VolumeType {
             TypeText::Luks1 => Self::Luks1,
             TypeText::Luks2 => Self::Luks2,
             TypeText::Tcrypt => Self::Tcrypt,
+            TypeText::Bitlk => Self::Bitlk,
             TypeText::Plain => Self::Plain,
         }
     }

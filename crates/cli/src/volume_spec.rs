@@ -55,6 +55,8 @@ pub(crate) enum Kind {
     Plain(PlainSpec),
     /// TrueCrypt or VeraCrypt.
     Tcrypt(TcryptSpec),
+    /// BitLocker, with the limits of its key derivations.
+    Bitlk(KdfLimits),
     /// The text of a device-mapper table.
     Table,
 }
@@ -64,6 +66,8 @@ pub(crate) enum Kind {
 pub(crate) struct LuksSpec {
     /// Accept this version only.
     pub(crate) version: Option<LuksVersion>,
+    /// Accept BitLocker too, according to the header.
+    pub(crate) or_bitlk: bool,
     /// Detached header.
     pub(crate) header: Option<PathBuf>,
     /// Use this copy of a LUKS2 header only, without writing.
@@ -144,10 +148,10 @@ impl Kind {
             (Self::Table, Some(_), _) | (Self::Table, None, Some(_)) => Err(Failure::failed(
                 "--partition and --offset are for volumes; a table names its places itself",
             )),
-            (Self::Luks(_) | Self::Tcrypt(_), Some(_), Some(_)) => {
+            (Self::Luks(_) | Self::Tcrypt(_) | Self::Bitlk(_), Some(_), Some(_)) => {
                 Err(Failure::failed("give either --partition or --offset"))
             }
-            (Self::Luks(_) | Self::Tcrypt(_), None, Some(sectors)) => {
+            (Self::Luks(_) | Self::Tcrypt(_) | Self::Bitlk(_), None, Some(sectors)) => {
                 sectors.checked_mul(512).map(Place::Offset).ok_or_else(|| {
                     Failure::failed(format!("--offset {sectors} is past any disk's end"))
                 })
@@ -159,17 +163,17 @@ impl Kind {
 
     /// Combines `--type` and its options.
     pub(crate) fn new(
-        kind: VolumeType,
+        kind: Option<VolumeType>,
         luks: LuksSpec,
         plain: &PlainArgs,
         tcrypt: &TcryptArgs,
     ) -> Result<Self, Failure> {
-        if kind != VolumeType::Tcrypt
+        if kind != Some(VolumeType::Tcrypt)
             && let Some(option) = tcrypt.first_given()
         {
             return Err(Failure::failed(format!("{option} is for --type tcrypt")));
         }
-        if matches!(kind, VolumeType::Plain | VolumeType::Tcrypt)
+        if matches!(kind, Some(VolumeType::Plain | VolumeType::Tcrypt | VolumeType::Bitlk))
             && luks.tokens != TokenUse::default()
         {
             return Err(Failure::failed(
@@ -178,36 +182,49 @@ impl Kind {
             ));
         }
         let version = match kind {
-            VolumeType::Luks => None,
-            VolumeType::Luks1 => Some(LuksVersion::Luks1),
-            VolumeType::Luks2 => Some(LuksVersion::Luks2),
-            VolumeType::Plain | VolumeType::Tcrypt
-                if luks.header.is_some()
-                    || luks.header_copy.is_some()
-                    || luks.key_slot.is_some() =>
-            {
-                return Err(Failure::failed(
-                    "--header, --header-copy and --key-slot are for LUKS; other volumes have none \
-                     of them",
-                ));
-            }
-            VolumeType::Plain => return plain.spec().map(Self::Plain),
-            VolumeType::Tcrypt => {
-                return match plain.first_given_but_offset() {
-                    None => Ok(Self::Tcrypt(tcrypt.spec(luks.limits()))),
-                    Some(option) => Err(Failure::failed(format!(
-                        "{option} is for --type plain: the header of a volume of TrueCrypt or \
-                         VeraCrypt says it"
-                    ))),
-                };
-            }
+            None | Some(VolumeType::Luks) => None,
+            Some(VolumeType::Luks1) => Some(LuksVersion::Luks1),
+            Some(VolumeType::Luks2) => Some(LuksVersion::Luks2),
+            Some(kind) => return Self::other(kind, &luks, plain, tcrypt),
         };
         match plain.first_given_but_offset() {
-            None => Ok(Self::Luks(LuksSpec { version, ..luks })),
+            None => {
+                let or_bitlk = kind.is_none() && luks.tokens == TokenUse::default();
+                Ok(Self::Luks(LuksSpec { version, or_bitlk, ..luks }))
+            }
             Some(option) => Err(Failure::failed(format!(
                 "{option} is for --type plain: a LUKS volume has it in its header"
             ))),
         }
+    }
+
+    /// A volume of another format than LUKS.
+    fn other(
+        kind: VolumeType,
+        luks: &LuksSpec,
+        plain: &PlainArgs,
+        tcrypt: &TcryptArgs,
+    ) -> Result<Self, Failure> {
+        if luks.header.is_some() || luks.header_copy.is_some() || luks.key_slot.is_some() {
+            return Err(Failure::failed(
+                "--header, --header-copy and --key-slot are for LUKS; other volumes have none of \
+                 them",
+            ));
+        }
+        if kind == VolumeType::Plain {
+            return plain.spec().map(Self::Plain);
+        }
+        if let Some(option) = plain.first_given_but_offset() {
+            let name =
+                if kind == VolumeType::Bitlk { "BitLocker" } else { "TrueCrypt or VeraCrypt" };
+            return Err(Failure::failed(format!(
+                "{option} is for --type plain: the header of a volume of {name} says it"
+            )));
+        }
+        Ok(match kind {
+            VolumeType::Bitlk => Self::Bitlk(luks.limits()),
+            _ => Self::Tcrypt(tcrypt.spec(luks.limits())),
+        })
     }
 }
 
@@ -247,14 +264,15 @@ impl VolumeSpec {
         let options = self.options(settings)?;
         let locked = options.clone().read(&self.path)?;
         for notice in locked.notices() {
-            say(&format!("warning: {}: {}", self.header_path(), printable(&notice.to_string())));
+            say(&format!("warning: {}: {}", self.header_path(), printable(&notice)));
         }
         let mut opened = None;
         let key = match &self.kind {
+            Kind::Luks(_) | Kind::Bitlk(_) if !locked.needs_key() => None,
             Kind::Luks(luks) => {
-                let header = locked.header().expect("a LUKS volume has one");
-                luks.check_version(header).map_err(|failure| failure.at(self.header_path()))?;
-                if self.key.source == KeySource::Ask {
+                let version = locked.header().map_or(Ok(()), |header| luks.check_version(header));
+                version.map_err(|failure| failure.at(self.header_path()))?;
+                if self.key.source == KeySource::Ask && locked.header().is_some() {
                     opened = luks.tokens.open(&locked, &place)?;
                 }
                 match opened {
@@ -262,11 +280,13 @@ impl VolumeSpec {
                     None => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
                 }
             }
-            Kind::Tcrypt(_) => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
+            Kind::Tcrypt(_) | Kind::Bitlk(_) => {
+                Some(Key::Passphrase(self.key.read(&place, stdin_use)?))
+            }
             Kind::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
             Kind::Table => None,
         };
-        let detects_wrong_key = matches!(self.kind, Kind::Luks(_) | Kind::Tcrypt(_));
+        let detects_wrong_key = !matches!(self.kind, Kind::Plain(_) | Kind::Table);
         let input = self.key.clone();
         Ok(Prepared { options, locked, key, opened, input, stdin_use, place, detects_wrong_key })
     }
@@ -291,6 +311,7 @@ impl VolumeSpec {
             Kind::Luks(luks) => luks.options(options, is_written)?,
             Kind::Plain(plain) => options.plain(plain.options()),
             Kind::Tcrypt(tcrypt) => tcrypt.options(options)?,
+            Kind::Bitlk(limits) => options.kdf_limits(*limits).bitlk(),
             Kind::Table => options.table_text(read_table(&self.path)?),
         })
     }
@@ -298,7 +319,7 @@ impl VolumeSpec {
     fn header_path(&self) -> impl std::fmt::Display {
         let header = match &self.kind {
             Kind::Luks(luks) => luks.header.as_ref(),
-            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => None,
+            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => None,
         };
         header.unwrap_or(&self.path).display()
     }
@@ -355,6 +376,9 @@ impl LuksSpec {
             ));
         }
         let mut options = options.kdf_limits(self.limits());
+        if !self.or_bitlk {
+            options = options.luks(None);
+        }
         if let Some(path) = &self.header {
             options = options.header(path);
         }
@@ -435,7 +459,11 @@ impl Prepared {
         let options = self.options;
         let locked = self.locked;
         let Some(mut key) = self.key.take() else {
-            return Ok(Unlocked { options, locked, key: self.opened.unwrap_or_default() });
+            let key = match self.opened {
+                Some(key) => key,
+                None => locked.unlock_keyless()?,
+            };
+            return Ok(Unlocked { options, locked, key });
         };
         let asks = self.input.asks_a_person(self.stdin_use) && self.detects_wrong_key;
         let mut tries_left = if asks { TRIES } else { 1 };
@@ -465,7 +493,7 @@ impl VolumeSpec {
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let header = match &self.kind {
             Kind::Luks(luks) => luks.header.as_deref(),
-            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => None,
+            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => None,
         };
         let key = match &self.key.source {
             KeySource::File(path) => Some(path.as_path()),
@@ -473,7 +501,7 @@ impl VolumeSpec {
         };
         let keyfiles = match &self.kind {
             Kind::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),
-            Kind::Luks(_) | Kind::Plain(_) | Kind::Table => &[],
+            Kind::Luks(_) | Kind::Plain(_) | Kind::Bitlk(_) | Kind::Table => &[],
         };
         let named = [Some(self.path.as_path()), header, key].into_iter().flatten();
         named.chain(keyfiles.iter().map(PathBuf::as_path)).collect()

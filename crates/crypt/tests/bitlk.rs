@@ -31,7 +31,8 @@ fn opened(disk: &[u8], secret: &SecretBytes) -> Result<Vec<u8>, Error> {
                 let start = params.data_offset_sectors as usize * 512;
                 let len = params.len_sectors.unwrap() as usize * 512;
                 let spec = CipherSpec::parse_line(&params.cipher).unwrap();
-                let (size, large) = (params.sector_size_bytes, params.iv_large_sectors);
+                let size = params.sector_size_bytes;
+                let large = params.iv_large_sectors;
                 let cipher = SectorCipher::new(&spec, params.key.as_slice(), size, large).unwrap();
                 let mut data = disk[start..start + len].to_vec();
                 cipher.decrypt_in_place(&mut data, params.iv_offset_sectors);

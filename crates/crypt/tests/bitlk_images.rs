@@ -60,7 +60,8 @@ fn decrypted(disk: &[u8], parts: &[VolumePart]) -> Vec<u8> {
                 let start = params.data_offset_sectors as usize * 512;
                 let len = params.len_sectors.unwrap() as usize * 512;
                 let spec = CipherSpec::parse_line(&params.cipher).unwrap();
-                let (size, large) = (params.sector_size_bytes, params.iv_large_sectors);
+                let size = params.sector_size_bytes;
+                let large = params.iv_large_sectors;
                 let key = params.key.as_slice();
                 let cipher = SectorCipher::new(&spec, key, size, large).unwrap();
                 let mut data = disk[start..start + len].to_vec();

@@ -185,6 +185,8 @@ pub enum Fact {
         /// The volume is LUKS1.
         is_luks1: bool,
     },
+    /// The protection of a BitLocker volume is suspended: its key stands in its metadata.
+    ClearKey,
     /// The header does not let TRIM pass.
     NoTrim,
     /// One copy of a LUKS2 header is damaged or outdated.
@@ -315,6 +317,7 @@ impl Fact {
             | Self::Sparse { .. }
             | Self::WeakCipher { .. }
             | Self::NoKeyslot
+            | Self::ClearKey
             | Self::KeyslotMemory { .. }
             | Self::KeyslotIterations { .. }
             | Self::Header(_)
@@ -419,6 +422,10 @@ fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
         Err(Error::Crypt { source: CryptError::InPartition { partitions }, .. }) => {
             let fact = Fact::InPartition { partitions };
             findings.extend(is_luks.then(|| Finding::at(header, fact)));
+        }
+        Err(error) if error.is_bitlocker() => {
+            let found = crate::header::read_bitlk(header, place)?;
+            findings.extend(found.has_clear_key().then(|| Finding::at(header, Fact::ClearKey)));
         }
         Err(Error::Crypt { source: CryptError::OtherFormat(signature), .. }) => {
             let fact = Fact::NoHeader { other: Some(signature) };

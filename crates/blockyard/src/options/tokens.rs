@@ -4,6 +4,7 @@ use std::fmt;
 
 use blockyard_crypt::luks::{Header, UnlockOptions};
 use blockyard_crypt::luks2::{TokenChoice, UsableToken};
+use blockyard_crypt::params::VolumePart;
 use blockyard_crypt::secret::SecretBytes;
 
 use super::{Locked, LockedKind, Luks, VolumeKey};
@@ -92,6 +93,7 @@ impl Luks {
         passphrase: &SecretBytes,
     ) -> Result<VolumeKey, blockyard_crypt::Error> {
         let options = UnlockOptions { keyslot: Some(keyslot), ..self.options };
-        self.params_with(passphrase, &options).map(|params| VolumeKey(Some(params)))
+        self.params_with(passphrase, &options)
+            .map(|params| VolumeKey(vec![VolumePart::Crypt(params)]))
     }
 }

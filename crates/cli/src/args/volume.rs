@@ -12,10 +12,9 @@ use crate::size::parse_size;
 use crate::volume_spec::{Kind, LuksSpec, PlainSpec, TcryptSpec, VolumeSpec};
 
 /// Values of `--type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VolumeType {
     /// LUKS1 or LUKS2, according to the header
-    #[default]
     Luks,
     /// LUKS1 only
     Luks1,
@@ -23,6 +22,8 @@ pub(crate) enum VolumeType {
     Luks2,
     /// TrueCrypt or VeraCrypt
     Tcrypt,
+    /// BitLocker; the key is a passphrase, a recovery key, or with --key-file a startup key file
+    Bitlk,
     /// dm-crypt without a header; needs --cipher and --key-size
     Plain,
 }
@@ -67,9 +68,9 @@ pub(crate) struct VolumeArgs {
                                 "offset", "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
-    /// Type of the volume
-    #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks")]
-    pub(crate) kind: VolumeType,
+    /// Type of the volume; the default is LUKS or BitLocker, according to the header
+    #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum)]
+    pub(crate) kind: Option<VolumeType>,
 
     #[command(flatten)]
     pub(crate) partition: PartitionArgs,
@@ -276,6 +277,7 @@ impl VolumeArgs {
     fn kind(&self) -> Result<Kind, Failure> {
         let luks = LuksSpec {
             version: None,
+            or_bitlk: false,
             header: self.header.header.clone(),
             header_copy: self.header_copy.map(Into::into),
             key_slot: self.key_slot,

@@ -117,7 +117,7 @@ fn serving(path: &Path, config: &Config) -> Serving {
 fn checked(export: &ExportSpec) -> Checked<'_> {
     let (header, is_luks) = match &export.volume.kind {
         Kind::Luks(luks) => (luks.header.as_deref(), true),
-        Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Table => (None, false),
+        Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => (None, false),
     };
     let trim = match export {
         ExportSpec { read_only: true, .. } => Trim::Never,

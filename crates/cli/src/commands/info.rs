@@ -1,9 +1,12 @@
-//! `blockyard info`: shows a header, the mappings of a table, or the exports of an NBD server.
+//! `blockyard info`: shows a header, partitions, the mappings of a table, or the exports of an NBD
+//! server.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use blockyard::{HeaderInfo, Notice, PartitionTable, Place, Volume, header};
+use blockyard::{
+    BitlkHeader, BitlkHeaderInfo, HeaderInfo, Notice, PartitionTable, Place, Volume, header,
+};
 use blockyard_crypt::partition::TableInfo as PartitionTableInfo;
 use clap::{Args, ValueHint};
 use serde::Serialize;
@@ -16,10 +19,10 @@ use crate::output::{print, say};
 use crate::size::human_size;
 use crate::volume_spec::read_table;
 
-/// Show a LUKS header, the partitions of a disk, a table, or the exports of an NBD server
+/// Show the header of a volume, the partitions of a disk, a table, or the exports of an NBD server
 ///
-/// Needs no passphrase. An export is named by its URI: nbd://HOST:PORT/EXPORT or
-/// nbd+unix:///EXPORT?socket=PATH.
+/// Needs no passphrase. A header is that of LUKS or BitLocker. An export is named by its URI:
+/// nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct InfoArgs {
@@ -74,6 +77,14 @@ struct HeaderReport {
     notices: Vec<String>,
 }
 
+/// The JSON of a BitLocker header.
+#[derive(Serialize)]
+struct BitlkReport<'a> {
+    #[serde(flatten)]
+    header: BitlkHeaderInfo,
+    notices: &'a [String],
+}
+
 /// The JSON of a table.
 #[derive(Serialize)]
 struct TableReport<'a> {
@@ -122,6 +133,9 @@ fn show_header(path: &Path, args: &InfoArgs) -> Result<(), Failure> {
     let copy = args.header_copy.map(Into::into);
     let (header, notices) = match header::read(path, &in_disk, copy) {
         Ok(found) => found,
+        Err(error) if error.is_bitlocker() && copy.is_none() => {
+            return show_bitlk(path, &header::read_bitlk(path, &in_disk)?, as_json);
+        }
         Err(error) if in_disk == Place::Whole && copy.is_none() && error.is_other_format() => {
             return match header::partitions(path)? {
                 Some(table) => show_partitions(path, &table, as_json),
@@ -136,6 +150,17 @@ fn show_header(path: &Path, args: &InfoArgs) -> Result<(), Failure> {
     }
     for notice in &notices {
         say(&format!("warning: {place}: {}", printable(notice)));
+    }
+    print(&ended(&header.to_string()))
+}
+
+fn show_bitlk(path: &Path, header: &BitlkHeader, as_json: bool) -> Result<(), Failure> {
+    let notices = header.notices();
+    if as_json {
+        return print(&pretty(&BitlkReport { header: header.info(), notices }));
+    }
+    for notice in notices {
+        say(&format!("warning: {}: {}", path.display(), printable(notice)));
     }
     print(&ended(&header.to_string()))
 }

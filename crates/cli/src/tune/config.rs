@@ -146,13 +146,14 @@ fn described(volume: &VolumeArgs) -> Export {
     Export {
         volume: volume.volume.as_ref().map(path),
         table: volume.table.as_ref().map(path),
-        kind: match volume.kind {
-            VolumeType::Luks => None,
-            VolumeType::Luks1 => Some("luks1"),
-            VolumeType::Luks2 => Some("luks2"),
-            VolumeType::Tcrypt => Some("tcrypt"),
-            VolumeType::Plain => Some("plain"),
-        },
+        kind: volume.kind.map(|kind| match kind {
+            VolumeType::Luks => "luks",
+            VolumeType::Luks1 => "luks1",
+            VolumeType::Luks2 => "luks2",
+            VolumeType::Tcrypt => "tcrypt",
+            VolumeType::Bitlk => "bitlk",
+            VolumeType::Plain => "plain",
+        }),
         partition: volume.partition.partition.clone(),
         tcrypt: Tcrypt {
             tcrypt_hidden: volume.tcrypt.tcrypt_hidden,

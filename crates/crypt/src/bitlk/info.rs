@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::Header;
 
 /// Facts of a BitLocker header.
+// 14 fields: the JSON of `info` has them all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeaderInfo {
     /// Always `bitlk`.
@@ -96,7 +97,8 @@ impl fmt::Display for Header {
         writeln!(f, "State:       {}", info.state)?;
         let [one, two, three] = info.metadata_offsets_bytes;
         writeln!(f, "Metadata:    at bytes {one}, {two} and {three}")?;
-        let (len, offset) = (info.header_len_bytes, info.header_offset_bytes);
+        let len = info.header_len_bytes;
+        let offset = info.header_offset_bytes;
         writeln!(f, "First bytes: {len} bytes, stored at byte {offset}")?;
         for one in &info.protectors {
             let name = one.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();

@@ -128,7 +128,8 @@ impl Header {
             let what = format!("the cipher 0x{:04x} is not known", metadata.method);
             Error::unsupported("BitLocker metadata", what)
         })?;
-        let (volume_len, device_len) = (metadata.volume_len_bytes, source.len_bytes());
+        let volume_len = metadata.volume_len_bytes;
+        let device_len = source.len_bytes();
         if volume_len != device_len {
             notices.push(format!(
                 "the volume has {volume_len} bytes by its metadata, and the device or file has \
@@ -250,7 +251,8 @@ impl Attempt {
         match self.key(protector, secret) {
             Ok(key) => protector.master_key.as_ref()?.decrypt_key(&key?),
             Err(problem) => {
-                let (uuid, kind) = (protector.uuid, protector.kind.name());
+                let uuid = protector.uuid;
+                let kind = protector.kind.name();
                 self.untried.push(format!("{kind} {uuid}: {problem}"));
                 None
             }

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::params::{CryptParams, VolumePart};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
@@ -15,7 +15,7 @@ use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 
 use super::control::{Described, Keys};
-use super::crypt_mapping::{crypt_device, crypt_len};
+use super::crypt_mapping::crypt_device;
 use super::mapped::Mapped;
 use super::placement::Placement;
 use super::{Volume, VolumeOptions};
@@ -46,18 +46,33 @@ impl Volume {
         params: &CryptParams,
         options: &VolumeOptions,
     ) -> Result<Self, Error> {
-        let len = crypt_len(&file, params)?;
-        let mut params = params.clone();
-        params.flags.allow_discards |= options.allow_discards;
-        params.data_offset_sectors += file.start_bytes() >> 9;
-        let file = file.whole();
+        Self::from_parts(file, vec![VolumePart::Crypt(params.clone())], options)
+    }
+
+    /// The volume of these parts of `file` or its part.
+    ///
+    /// # Errors
+    /// The cipher is not supported, the key does not fit, or the file is too short.
+    pub fn from_parts(
+        file: DeviceFile,
+        mut parts: Vec<VolumePart>,
+        options: &VolumeOptions,
+    ) -> Result<Self, Error> {
+        for part in &mut parts {
+            if let VolumePart::Crypt(params) = part {
+                params.flags.allow_discards |= options.allow_discards;
+            }
+        }
         let mut builder = Builder::new(options);
-        let mapping = crypt_device(&file, &params, len);
+        let mapping = crypt_device(&file, &parts)?;
         builder.describe(slice::from_ref(&mapping));
-        let line = &mapping.lines[0];
-        let dev = builder.add_device(file, &line.needs().devices)?;
-        let target = builder.target_on(line, vec![dev])?;
-        builder.extents.push(TableExtent::new(Sector(0), Sector(len), target));
+        let needs: Vec<_> = mapping.lines.iter().flat_map(|line| line.needs().devices).collect();
+        let dev = builder.add_device(file.whole(), &needs)?;
+        for line in &mapping.lines {
+            let devs = line.needs().devices.iter().map(|_| dev).collect();
+            let target = builder.target_on(line, devs)?;
+            builder.extents.push(TableExtent::new(Sector(line.start), Sector(line.len), target));
+        }
         Ok(builder.build())
     }
 

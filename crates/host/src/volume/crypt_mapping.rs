@@ -3,36 +3,49 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::params::{CryptParams, VolumePart};
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::dm::line::{Line, MappedDevice};
+use blockyard_engine::dm::zero::{ZERO, ZeroSpec};
 
 use crate::Error;
 use crate::file::DeviceFile;
 use crate::nbd::uri::Uri;
 use crate::table::{CRYPT, CryptArguments};
 
-/// The dm table for `params` on `file`. It contains the key.
+/// The dm table for `parts` of `file`. It contains the key.
 ///
 /// # Errors
 /// The file is too short, or its name cannot be in a table.
-pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDevice, Error> {
-    let len = crypt_len(file, params)?;
-    let device = device_word(file.path())?;
-    let data_offset_sectors = params.data_offset_sectors + (file.start_bytes() >> 9);
-    Ok(of_line(device, &CryptParams { data_offset_sectors, ..params.clone() }, len))
+pub fn crypt_mapping(file: &DeviceFile, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
+    of_parts(file, &device_word(file.path())?, parts)
 }
 
 /// The table for display, with any file name.
-pub(super) fn crypt_device(file: &DeviceFile, params: &CryptParams, len: u64) -> MappedDevice {
-    of_line(file.path().display().to_string(), params, len)
+pub(super) fn crypt_device(file: &DeviceFile, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
+    of_parts(file, &file.path().display().to_string(), parts)
 }
 
-fn of_line(device: String, params: &CryptParams, len: u64) -> MappedDevice {
-    let params = CryptParams { len_sectors: Some(len), ..params.clone() };
-    let arguments = Arc::new(CryptArguments { device, params });
-    let line = Line { start: 0, len, target: &CRYPT, arguments };
-    MappedDevice { name: String::new(), lines: vec![line] }
+fn of_parts(file: &DeviceFile, device: &str, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
+    let mut start = 0;
+    let mut lines = Vec::new();
+    for part in parts {
+        let line = match part {
+            VolumePart::Zeros { len_sectors: len } => {
+                Line { start, len: *len, target: &ZERO, arguments: Arc::new(ZeroSpec) }
+            }
+            VolumePart::Crypt(params) => {
+                let len = crypt_len(file, params)?;
+                let mut params = CryptParams { len_sectors: Some(len), ..params.clone() };
+                params.data_offset_sectors += file.start_bytes() >> 9;
+                let arguments = Arc::new(CryptArguments { device: device.to_owned(), params });
+                Line { start, len, target: &CRYPT, arguments }
+            }
+        };
+        start += line.len;
+        lines.push(line);
+    }
+    Ok(MappedDevice { name: String::new(), lines })
 }
 
 /// A path as a word of a table, independent of the current folder.
@@ -53,7 +66,7 @@ fn device_word(path: &Path) -> Result<String, Error> {
 }
 
 /// Length of the mapping in sectors, checked against the file.
-pub(super) fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
+fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
     let sectors = u64::from(params.sector_size_bytes >> 9);
     let device = file.len_bytes() >> 9;
     let room = device.saturating_sub(params.data_offset_sectors);

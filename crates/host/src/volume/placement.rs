@@ -53,13 +53,16 @@ impl Builder<'_> {
         params: &CryptParams,
     ) -> Result<OpenedCipher, Error> {
         let cipher = KeyedCipher::new(params)?;
-        self.names.push(format!(
+        let name = format!(
             "{}{}, {}-bit key, {}-byte sectors",
             params.cipher,
             if cipher.is_table_based() { " (table-based)" } else { "" },
             params.key.len() * 8,
             params.sector_size_bytes
-        ));
+        );
+        if !self.names.contains(&name) {
+            self.names.push(name);
+        }
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.tears_sectors |= !is_local(&params.cipher);
         let flags = PipelineFlags {

@@ -261,19 +261,24 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
             "name a detached header with --header; a plain volume has none".into(),
         ),
         Fact::InPartition { partitions } => (
-            "no LUKS header at the start of the disk, but in a partition".into(),
+            "no encrypted volume at the start of the disk, but in a partition".into(),
             format!("--partition {}", partitions.first().copied().unwrap_or_default()),
         ),
         other => of_keyslot(other, shell),
     }
 }
 
-/// A fact about the keyslots of a LUKS header.
+/// A fact about the keys of a volume.
 fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
     match fact {
         Fact::NoKeyslot => (
             "has no keyslot: no passphrase opens it".into(),
             "blockyard header restore, with a backup of the header".into(),
+        ),
+        Fact::ClearKey => (
+            "opens without a passphrase: the protection of this BitLocker volume is suspended"
+                .into(),
+            "in Windows: manage-bde -protectors -enable".into(),
         ),
         Fact::KeyslotMemory { keyslot, needed_bytes, available_bytes } => (
             format!(
@@ -458,6 +463,7 @@ mod tests {
                 "no CPU instructions",
                 "aes-xts-plain64",
             ),
+            (Fact::ClearKey, "protection of this BitLocker", "manage-bde"),
             (Fact::InPartition { partitions: vec![3] }, "in a partition", "--partition 3"),
             (Fact::NoHeader { other: None }, "no LUKS header here", "--header"),
         ] {
