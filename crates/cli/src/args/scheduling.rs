@@ -98,12 +98,8 @@ impl SchedulingArgs {
                  PATH=VALUE, as in --set queue.max_kib=512",
             ));
         }
-        let named = |choice| {
-            let mut all = PipelineChoice::named();
-            all.find(|(.., known)| *known == choice).map_or("adaptive", |(name, ..)| name)
-        };
         let elevator = self.elevator.as_ref().map(|elevator| format!("queue.elevator={elevator}"));
-        let pipeline = self.pipeline.map(|choice| format!("crypt.pipeline={}", named(choice)));
+        let pipeline = self.pipeline.map(|choice| format!("crypt.pipeline={choice}"));
         let parse = |text: String| Override::parse(&text).map_err(Failure::failed);
         elevator.into_iter().chain(pipeline).map(parse).collect()
     }
@@ -141,7 +137,7 @@ impl TypedValueParser for ElevatorParser {
     }
 }
 
-/// Parses the name of a pipeline; help and completions show the names.
+/// Parses the name or the fields of a pipeline; help and completions show the names.
 #[derive(Clone)]
 struct PipelineParser;
 

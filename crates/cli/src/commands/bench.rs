@@ -144,7 +144,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let is_plain = args.raw || args.target.null.is_some();
         conditions.iter().for_each(|(name, value)| say(&format!("{name}: {value}")));
         let pipeline = result_lines::module(args.scheduling.pipeline());
-        let module = if is_plain { "_" } else { pipeline };
+        let module = if is_plain { "_" } else { &pipeline };
         return result_lines::run(&volume, &jobs, module, times, &in_use);
     }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;

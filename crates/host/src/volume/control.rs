@@ -18,7 +18,7 @@ use blockyard_engine::bio::{Op, Sector};
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::MessageError;
 use blockyard_engine::dm::crypt::CryptSpec;
-use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
+use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetFacts};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::CipherId;
@@ -380,22 +380,16 @@ fn line_of(table: &Table, sector: u64) -> Result<(u16, &TableExtent), ControlErr
     found.ok_or_else(|| invalid(format!("sector {sector} is outside of the volume")))
 }
 
-/// All names of a pipeline; some presets are equal.
+/// All names of a pipeline, and its fields; some presets are equal.
 fn pipeline_text(choice: &Choice) -> String {
     let Choice::Fixed(pipeline) = choice else { return "adaptive".into() };
-    let Pipeline { read, write, submit, context, max_read_bytes, max_write_bytes } = pipeline;
     let same = PRESETS.iter().filter(|preset| preset.pipeline == *pipeline);
     let names: Vec<&str> = same.map(|preset| preset.name).collect();
-    let names = if names.is_empty() { "by its options".into() } else { names.join(" = ") };
-    let split = match (max_read_bytes, max_write_bytes) {
-        (None, None) => String::new(),
-        (Some(read), Some(write)) if read == write => format!(", parts of {read} bytes"),
-        (read, write) => {
-            let limit = |bytes: &Option<u32>| bytes.map_or("any".into(), |bytes| bytes.to_string());
-            format!(", parts of {} (reads) and {} (writes) bytes", limit(read), limit(write))
-        }
-    };
-    format!("{names}: reads {read:?}, writes {write:?}, submits {submit:?} as {context:?}{split}")
+    if names.is_empty() {
+        pipeline.to_string()
+    } else {
+        format!("{}: {pipeline}", names.join(" = "))
+    }
 }
 
 fn random_key(len_bytes: usize) -> Result<SecretBytes, ControlError> {

@@ -1,5 +1,6 @@
 //! Options for opening a volume.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use blockyard_engine::dm::crypt::pipeline::{PRESETS, Pipeline, Preset};
@@ -90,16 +91,40 @@ impl PipelineChoice {
         ours.into_iter().chain(PRESETS.iter().map(preset))
     }
 
-    /// The choice with this name.
+    /// The choice with this name, or the pipeline with these fields ([`Pipeline::parse`]).
     ///
     /// # Errors
-    /// The name is unknown; the message lists all names.
-    pub fn parse(name: &str) -> Result<Self, String> {
-        let found = Self::named().find(|(known, ..)| *known == name);
-        found.map(|(.., choice)| choice).ok_or_else(|| {
-            let names: Vec<&str> = Self::named().map(|(name, ..)| name).collect();
-            format!("{name:?} is no pipeline; pipelines are {}", names.join(", "))
-        })
+    /// The text is neither; the message lists all names, or the valid fields.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some((.., choice)) = Self::named().find(|(name, ..)| *name == text) {
+            return Ok(choice);
+        }
+        match Pipeline::parse(text) {
+            Ok(pipeline) => Ok(Self::Fixed(pipeline)),
+            Err(error) if text.contains('=') => Err(error.to_string()),
+            Err(_) => {
+                let names: Vec<&str> = Self::named().map(|(name, ..)| name).collect();
+                Err(format!(
+                    "{text:?} is no pipeline; pipelines are {}, or fields as in \
+                     place=same,submit=thread,sort=off",
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+}
+
+/// The first name, or the fields of a pipeline without one.
+impl fmt::Display for PipelineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adaptive => f.write_str("adaptive"),
+            Self::Linux => f.write_str("linux"),
+            Self::Fixed(pipeline) => match pipeline.name() {
+                Some(name) => f.write_str(name),
+                None => pipeline.fmt(f),
+            },
+        }
     }
 }
 
@@ -133,4 +158,21 @@ pub struct VolumeOptions {
     pub sample_every: Option<u32>,
     /// Targets of the program, for the lines of a table.
     pub targets: Vec<&'static TargetType>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_is_printed_and_read_back() {
+        let fields = "read=inline,write=any,submit=thread,sort=on,context=client";
+        let others = PipelineChoice::parse(fields).unwrap();
+        assert_eq!(others.to_string(), fields);
+        for choice in PipelineChoice::named().map(|(.., choice)| choice).chain([others]) {
+            assert_eq!(PipelineChoice::parse(&choice.to_string()), Ok(choice));
+        }
+        let said = PipelineChoice::parse("fast").unwrap_err();
+        assert!(said.contains("adaptive") && said.contains("place="), "{said}");
+    }
 }

@@ -63,13 +63,19 @@ fn selected(section: &mut Section<'_>) -> Result<Selected, Error> {
         let what = format!("needs pipeline = {LINUX:?}; {name:?} takes no options");
         return Err(section.wrong_key("options", &what));
     }
-    let preset = pipeline::find(&name);
-    if preset.is_none() && name != OFF {
-        let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
-        let what = format!("is {name:?}, but takes {OFF:?}, {LINUX:?}, {names}");
-        return Err(section.wrong_key("pipeline", &what));
+    if name == OFF {
+        return Ok(Selected { pipeline: None, high_priority: false });
     }
-    Ok(Selected { pipeline: preset.map(|preset| preset.pipeline), high_priority: false })
+    let pipeline = Pipeline::parse(&name).map_err(|error| {
+        let what = if name.contains('=') {
+            format!("is {name:?}: {error}")
+        } else {
+            let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
+            format!("is {name:?}, but takes {OFF:?}, {LINUX:?}, {names}, or fields")
+        };
+        section.wrong_key("pipeline", &what)
+    })?;
+    Ok(Selected { pipeline: Some(pipeline), high_priority: false })
 }
 
 /// The kernel's pipeline with the options of a crypt line (`crypt_ctr_optional`).

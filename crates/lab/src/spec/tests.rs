@@ -485,7 +485,11 @@ fn options_of_a_crypt_line_change_the_kernels_pipeline_and_no_other() {
     let max_read_bytes = None;
     let max_write_bytes = Some(64 << 10);
     assert_eq!(pipeline(sizes), Pipeline { max_read_bytes, max_write_bytes, ..linux });
+    let by_fields = pipeline("pipeline = \"place=any,submit=thread,sort=on\"");
+    assert_eq!(by_fields, find("G").unwrap().pipeline);
     let refused = |crypt: &str| of(crypt).unwrap_err().to_string();
+    let fields = refused("pipeline = \"place=here\"");
+    assert!(fields.contains("inline, same, any"), "{fields}");
     let other = refused("pipeline = \"G\"\noptions = [\"high_priority\"]");
     assert!(other.contains("crypt.options needs pipeline = \"linux\""), "{other}");
     let unknown = refused("pipeline = \"linux\"\noptions = [\"fast\"]");

@@ -14,10 +14,9 @@ use super::{judge, logs, watch};
 use crate::failure::Failure;
 use crate::output::{InUse, print};
 
-/// The letter of a pipeline, or its name.
-pub(super) fn module(pipeline: PipelineChoice) -> &'static str {
-    let found = PipelineChoice::named().find(|(.., choice)| *choice == pipeline);
-    found.map_or("_", |(name, ..)| name)
+/// The letter of a pipeline, its name, or its fields.
+pub(super) fn module(pipeline: PipelineChoice) -> String {
+    pipeline.to_string()
 }
 
 /// Runs the jobs this many times, and prints their lines.

@@ -16,6 +16,7 @@
 //!
 //! Write zeroes become writes of encrypted zeroes, because a hole of the device decrypts to noise.
 
+pub mod flags;
 mod order;
 pub mod pipeline;
 

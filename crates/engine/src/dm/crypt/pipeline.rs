@@ -7,8 +7,9 @@
 //!   read ── device ── decrypt: Inline | SameCpu | Unbound ──> end
 //! ```
 //!
-//! The fields are those that the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one,
-//! and that the options of a table line change today. Presets are measured variants.
+//! As text a pipeline is the name of a preset, or its fields (flags.rs). The fields are those that
+//! the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one, and that the options of a
+//! table line change today. Presets are measured variants.
 
 use crate::bio::{IoContext, Op};
 use crate::sq::{Direction, Place};
