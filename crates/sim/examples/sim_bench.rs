@@ -16,7 +16,7 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::block::BlockDevice;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Topology};
+use blockyard_sim::cpu::{Costs, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::FlashConfig;
@@ -195,6 +195,7 @@ fn world(elevator: &str) -> Config {
             idle_exit: Nanos(800),
             slice: Nanos::from_ms(10),
             granularity: Nanos::from_ms(1),
+            scheduler: Scheduler::Cfs,
             user: Nanos(0),
             syscall: Nanos(300),
             page: Nanos(1_000),

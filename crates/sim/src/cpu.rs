@@ -10,7 +10,8 @@
 //! ```
 //! A thread that wakes up goes to its last CPU if that is idle, else to an idle one, first of the
 //! same socket, else to the shortest queue, within its affinity. There the thread with the least
-//! run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler from 2.6.24 to 6.5. A CPU
+//! run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler from 2.6.24 to 6.5, or the
+//! eligible one with the earliest deadline (`cpu/eevdf.rs`), like from 6.6 on. A CPU
 //! without threads takes one from the longest queue, and an idle CPU takes a preempted thread. An
 //! *urgent* thread (nice -20, like kblockd's workers) preempts all others at once, and is never
 //! preempted by them.
@@ -21,6 +22,7 @@
 //! Left out: weights, caches, hyper-threads; interrupts always run at full speed. The world defines
 //! the costs of calls.
 
+mod eevdf;
 mod ends;
 mod fair;
 mod governor;
@@ -110,8 +112,19 @@ impl Affinity {
     }
 }
 
+/// Scheduler of the threads of a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// Least virtual run time first, with a bonus after a sleep (2.6.24 to 6.5).
+    #[default]
+    Cfs,
+    /// Earliest eligible virtual deadline first (from 6.6 on). Its slice is
+    /// [`Costs::granularity`].
+    Eevdf,
+}
+
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 15 fields: each is one cost of the simulated machine.
+// 16 fields: the costs of the simulated machine, its scheduler and its governor.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -127,8 +140,11 @@ pub struct Costs {
     /// Period in which all threads of a CPU have one turn, if they are few (`sched_latency_ns`).
     pub slice: Nanos,
     /// Shortest turn, and the lead in run time at which a thread is preempted by a waking one
-    /// (`sched_min_granularity_ns`, `sched_wakeup_granularity_ns`).
+    /// (`sched_min_granularity_ns`, `sched_wakeup_granularity_ns`). With [`Scheduler::Eevdf`] the
+    /// slice (`base_slice_ns`).
     pub granularity: Nanos,
+    /// Scheduler of each CPU.
+    pub scheduler: Scheduler,
 
     /// User time of a program before each call.
     pub user: Nanos,
@@ -181,6 +197,10 @@ struct Thread {
     ready: Nanos,
     urgent: bool,
     virtual_run: Nanos,
+    /// With [`Scheduler::Eevdf`]: virtual run time at the end of its slice, and what a CPU owes it
+    /// while it waits.
+    deadline: Nanos,
+    lag: i64,
     used: Nanos,
     switches: u64,
     counted: Switches,
@@ -288,6 +308,8 @@ impl Cpus {
             ready: Nanos(0),
             urgent: false,
             virtual_run: Nanos(0),
+            deadline: Nanos(0),
+            lag: 0,
             used: Nanos(0),
             switches: 0,
             counted: Switches::default(),
@@ -334,11 +356,17 @@ impl Cpus {
         self.counters.wake_ups += 1;
         let at = self.place(thread);
         let ready = self.charge(now, by, self.costs.wake_up) + before;
-        self.arrives(at, thread);
-        let period = self.costs.slice;
+        match self.costs.scheduler {
+            Scheduler::Cfs => {
+                self.arrives(at, thread);
+                let virtual_run = self.threads[thread.0 as usize].virtual_run;
+                let placed = self.cpus[at].queue.waking(virtual_run, self.costs.slice);
+                self.thread(thread).virtual_run = placed;
+            }
+            Scheduler::Eevdf => self.place_by_lag(now, at, thread),
+        }
         let woken = &mut self.threads[thread.0 as usize];
         self.counters.migrations += u64::from(woken.last != at);
-        woken.virtual_run = self.cpus[at].queue.waking(woken.virtual_run, period);
         (woken.state, woken.ready, woken.last) = (State::Queued, ready, at);
         self.queue_up(at, thread);
         if let Some(current) = self.cpus[at].current {
@@ -367,8 +395,8 @@ impl Cpus {
     }
 
     fn queue_up(&mut self, at: usize, thread: ThreadId) {
-        let Thread { urgent, virtual_run, .. } = self.threads[thread.0 as usize];
-        self.cpus[at].queue.push(thread, !urgent, virtual_run);
+        let Thread { urgent, virtual_run, deadline, .. } = self.threads[thread.0 as usize];
+        self.cpus[at].queue.push(thread, !urgent, (virtual_run, deadline));
         self.crowded.set(at, true);
         self.queued += 1;
     }
@@ -395,6 +423,8 @@ impl Cpus {
         match (woken.urgent, current.urgent) {
             (true, false) => true,
             (false, true) => false,
+            // The end of the burst decides.
+            _ if self.costs.scheduler == Scheduler::Eevdf => true,
             _ => current.virtual_run.since(left) > woken.virtual_run + self.costs.granularity,
         }
     }
@@ -481,7 +511,7 @@ impl Cpus {
         }
     }
 
-    fn gives_way(&self, now: Nanos, at: usize) -> bool {
+    fn gives_way(&mut self, now: Nanos, at: usize) -> bool {
         let cpu = &self.cpus[at];
         let Some(Place { is_fair, virtual_run, .. }) = cpu.queue.first() else { return false };
         let current = cpu.current.expect("a thread runs there");
@@ -492,6 +522,9 @@ impl Cpus {
             (false, false) => true,
             (true, true) => false,
             (false, true) => ran >= turn,
+            (true, false) if self.costs.scheduler == Scheduler::Eevdf => {
+                self.gives_way_to_eligible(now, at, current)
+            }
             (true, false) => {
                 let is_over = cpu.reschedule || ran >= turn;
                 is_over && *virtual_run < self.threads[current.0 as usize].virtual_run
@@ -522,6 +555,10 @@ impl Cpus {
     /// The taken thread waits; another one runs.
     pub fn block(&mut self, now: Nanos, cpu: CpuId) {
         let at = usize::from(cpu.0);
+        if self.costs.scheduler == Scheduler::Eevdf {
+            let thread = self.cpus[at].current.expect("a thread was taken");
+            self.keep_lag(now, at, thread);
+        }
         let (thread, _) = self.leave(at);
         self.thread(thread).state = State::Waiting;
         self.thread(thread).counted.voluntary += 1;
@@ -542,11 +579,14 @@ impl Cpus {
         if self.queued == 0 {
             return;
         }
-        let own = self.cpus[at].queue.pop();
+        let own = match self.costs.scheduler {
+            Scheduler::Cfs => self.cpus[at].queue.pop(),
+            Scheduler::Eevdf => self.pop_eligible(now, at),
+        };
         if own.is_some() {
             self.leaves_queue(at);
         }
-        let Some(thread) = own.or_else(|| self.steal(at)) else { return };
+        let Some(thread) = own.or_else(|| self.steal(now, at)) else { return };
         let ready = self.threads[thread.0 as usize].ready;
         let cpu = &mut self.cpus[at];
         let now = now.max(ready).max(cpu.interrupted_until);
@@ -571,7 +611,7 @@ impl Cpus {
     }
 
     /// A thread of the longest queue: the one that would wait longest.
-    fn steal(&mut self, at: usize) -> Option<ThreadId> {
+    fn steal(&mut self, now: Nanos, at: usize) -> Option<ThreadId> {
         let socket = self.topology.socket(at);
         let order = |from: &usize| {
             let near = self.topology.socket(*from) == socket;
@@ -582,9 +622,15 @@ impl Cpus {
         let free = |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(topology, at);
         let crowded = self.crowded.iter();
         let from = crowded.filter(|from| self.cpus[*from].queue.any(free)).max_by_key(order)?;
-        let thread = self.cpus[from].queue.take_last(free)?;
-        self.leaves_queue(from);
-        self.arrives(at, thread);
+        let thread = self.cpus[from].queue.last(free)?;
+        match self.costs.scheduler {
+            Scheduler::Cfs => self.arrives(at, thread),
+            Scheduler::Eevdf => {
+                self.keep_lag(now, from, thread);
+                self.place_by_lag(now, at, thread);
+            }
+        }
+        self.take_last(from, |queued| *queued == thread);
         Some(thread)
     }
 

@@ -10,7 +10,7 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Governor, Topology};
+use blockyard_sim::cpu::{Costs, Governor, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{EraseBlocks, FlashConfig};
@@ -79,6 +79,8 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
         granularity: ns(&mut costs, "granularity_ns", 1_000_000)?,
+        scheduler: machine
+            .choice("scheduler", &[("cfs", Scheduler::Cfs), ("eevdf", Scheduler::Eevdf)])?,
         user: ns(&mut costs, "user_ns", 0)?,
         syscall: ns(&mut costs, "syscall_ns", 300)?,
         page: ns(&mut costs, "page_ns", 1_500)?,

@@ -27,6 +27,8 @@ pub(super) struct Place {
     pub(super) virtual_run: Nanos,
     arrival: u64,
     pub(super) thread: ThreadId,
+    /// Virtual deadline, for [`super::eevdf`].
+    pub(super) deadline: Nanos,
 }
 
 /// Runnable threads that wait for a CPU.
@@ -51,14 +53,43 @@ impl RunQueue {
         self.waiting.first()
     }
 
-    pub(super) fn push(&mut self, thread: ThreadId, is_fair: bool, virtual_run: Nanos) {
+    pub(super) fn push(
+        &mut self,
+        thread: ThreadId,
+        is_fair: bool,
+        (virtual_run, deadline): (Nanos, Nanos),
+    ) {
         let arrival = self.arrivals;
         self.arrivals += 1;
-        self.waiting.insert(Place { is_fair, virtual_run, arrival, thread });
+        self.waiting.insert(Place { is_fair, virtual_run, arrival, thread, deadline });
+    }
+
+    /// The threads that are not urgent, in the order of their virtual run times.
+    pub(super) fn fair(&self) -> impl Iterator<Item = &Place> {
+        self.waiting.iter().filter(|place| place.is_fair)
+    }
+
+    /// The thread with the earliest deadline among those that have run for at most the mean.
+    pub(super) fn eligible(&self, mean: Nanos) -> Option<&Place> {
+        let eligible = self.fair().take_while(|place| place.virtual_run <= mean);
+        eligible.min_by_key(|place| (place.deadline, place.arrival))
+    }
+
+    /// Removes an urgent thread, or else the eligible one with the earliest deadline.
+    pub(super) fn pop_eligible(&mut self, mean: Nanos) -> Option<ThreadId> {
+        let urgent = self.waiting.first().filter(|place| !place.is_fair);
+        let next = *urgent.or_else(|| self.eligible(mean))?;
+        self.waiting.remove(&next);
+        Some(next.thread)
     }
 
     pub(super) fn pop(&mut self) -> Option<ThreadId> {
         self.waiting.pop_first().map(|place| place.thread)
+    }
+
+    /// The last thread that fits.
+    pub(super) fn last(&self, fits: impl Fn(&ThreadId) -> bool) -> Option<ThreadId> {
+        self.waiting.iter().rev().map(|place| place.thread).find(|thread| fits(thread))
     }
 
     /// Removes the last thread that fits.

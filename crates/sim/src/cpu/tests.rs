@@ -10,6 +10,7 @@ const COSTS: Costs = Costs {
     idle_exit: Nanos(5),
     slice: Nanos(10_000),
     granularity: Nanos(1_000),
+    scheduler: Scheduler::Cfs,
     user: Nanos(0),
     syscall: Nanos(0),
     page: Nanos(0),
@@ -21,8 +22,14 @@ const COSTS: Costs = Costs {
 };
 const CPU0: CpuId = CpuId(0);
 
+const SCHEDULERS: [Scheduler; 2] = [Scheduler::Cfs, Scheduler::Eevdf];
+
 fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
-    Cpus::new(Topology { sockets, cpus_per_socket }, COSTS)
+    cpus_under(Scheduler::Cfs, (sockets, cpus_per_socket))
+}
+
+fn cpus_under(scheduler: Scheduler, (sockets, cpus_per_socket): (u16, u16)) -> Cpus {
+    Cpus::new(Topology { sockets, cpus_per_socket }, Costs { scheduler, ..COSTS })
 }
 
 /// Lets every thread run bursts of `burst` until `end`; returns the number of turns of each.
@@ -107,8 +114,7 @@ struct Habit {
 }
 
 /// Threads that run and sleep at random; returns the longest wait, and the run time of each.
-fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u64, Vec<u64>) {
-    let mut cpus = cpus(topology.0, topology.1);
+fn random_world(mut cpus: Cpus, threads: u32, seed: u64, until: u64) -> (u64, Vec<u64>) {
     let mut random = blockyard_workload::random::Random::new(seed, 0);
     let mut habits: Vec<Habit> = Vec::new();
     let mut sleepers = std::collections::BTreeSet::new();
@@ -167,7 +173,9 @@ fn assert_work_is_conserved(cpus: &Cpus) {
 #[test]
 fn no_cpu_idles_while_a_thread_waits_that_may_run_there() {
     for seed in 0..20 {
-        random_world(12, (2, 2), seed, 400_000);
+        for scheduler in SCHEDULERS {
+            random_world(cpus_under(scheduler, (2, 2)), 12, seed, 400_000);
+        }
     }
 }
 
@@ -175,7 +183,7 @@ fn no_cpu_idles_while_a_thread_waits_that_may_run_there() {
 #[test]
 fn no_thread_waits_for_longer_than_the_stated_bound_however_many_wake_up() {
     for (threads, seed) in [(2, 1), (8, 2), (32, 3), (128, 4)] {
-        let (longest, used) = random_world(threads, (1, 1), seed, 20_000_000);
+        let (longest, used) = random_world(cpus(1, 1), threads, seed, 20_000_000);
         let bonus = COSTS.slice.0 / 2;
         let turn = COSTS.granularity.0.max(COSTS.slice.0 / u64::from(threads));
         let bound = 2 * u64::from(threads) * (bonus + turn + 900 + COSTS.switch.0);
@@ -184,10 +192,93 @@ fn no_thread_waits_for_longer_than_the_stated_bound_however_many_wake_up() {
     }
 }
 
+/// 2 n (two slices + longest burst + switch), with n threads.
+#[test]
+fn no_thread_under_eevdf_waits_for_longer_than_the_stated_bound() {
+    for (threads, seed) in [(2, 1), (8, 2), (32, 3), (128, 4)] {
+        let cpus = cpus_under(Scheduler::Eevdf, (1, 1));
+        let (longest, used) = random_world(cpus, threads, seed, 20_000_000);
+        let slices = 2 * COSTS.granularity.0;
+        let bound = 2 * u64::from(threads) * (slices + 900 + COSTS.switch.0);
+        assert!(longest <= bound, "{longest} of {threads} threads, bound {bound}");
+        assert!(used.iter().all(|used| *used > 0), "{used:?}");
+    }
+}
+
+/// Runs the thread with this burst, which its CPU must choose next; returns the end of the burst.
+fn runs(cpus: &mut Cpus, thread: ThreadId, burst: u64) -> Nanos {
+    let now = cpus.next_event().unwrap();
+    assert_eq!(cpus.take(now), Some((CPU0, thread)));
+    cpus.run(now, CPU0, Nanos(burst));
+    cpus.next_event().unwrap()
+}
+
+/// Lets the threads run bursts of 100 from `now` on while `may_run` holds for the chosen one;
+/// returns the time of the first other choice.
+fn runs_while(cpus: &mut Cpus, mut now: Nanos, may_run: impl Fn(ThreadId) -> bool) -> Nanos {
+    loop {
+        if let Some((cpu, thread)) = cpus.take(now) {
+            if !may_run(thread) {
+                return now;
+            }
+            cpus.run(now, cpu, Nanos(100));
+        }
+        now = cpus.next_event().unwrap();
+    }
+}
+
+/// CFS places a sleeper half a period before the others, EEVDF at their mean.
+#[test]
+fn sleep_earns_a_bonus_under_cfs_and_none_under_eevdf() {
+    let time_of_sleeper = |scheduler| {
+        let mut cpus = cpus_under(scheduler, (1, 1));
+        let hog = cpus.spawn(Affinity::Any);
+        let sleeper = cpus.spawn(Affinity::Any);
+        cpus.wake(Nanos(0), hog, CPU0, Nanos(0));
+        let mut now = Nanos(0);
+        for _ in 0..100 {
+            now = runs(&mut cpus, hog, 100);
+        }
+        assert!(cpus.wake(now, sleeper, CPU0, Nanos(0)));
+        let begins = runs_while(&mut cpus, now, |thread| thread == hog);
+        assert!(begins.since(now) < Nanos(400), "it is eligible at once");
+        runs_while(&mut cpus, begins, |thread| thread == sleeper).since(begins)
+    };
+    let bonus = Nanos(COSTS.slice.0 / 2);
+    let cfs = time_of_sleeper(Scheduler::Cfs);
+    let eevdf = time_of_sleeper(Scheduler::Eevdf);
+    assert!(cfs > Nanos(bonus.0 * 3 / 4), "{cfs:?}");
+    assert!(eevdf <= COSTS.granularity + Nanos(100) + COSTS.switch, "{eevdf:?}");
+}
+
+/// A thread that took almost a slice while the other one waited owes it after a sleep, however
+/// short.
+#[test]
+fn sleep_clears_no_debt_under_eevdf() {
+    let mut cpus = cpus_under(Scheduler::Eevdf, (1, 1));
+    let other = cpus.spawn(Affinity::Any);
+    let greedy = cpus.spawn(Affinity::Any);
+    cpus.wake(Nanos(0), other, CPU0, Nanos(0));
+    runs(&mut cpus, other, 100);
+    cpus.wake(cpus.next_event().unwrap() - Nanos(50), greedy, CPU0, Nanos(0));
+    let now = cpus.next_event().unwrap();
+    assert_eq!(cpus.take(now), None, "the greedy one is next, after the switch");
+    let now = runs(&mut cpus, greedy, 900);
+    assert_eq!(cpus.take(now), Some((CPU0, greedy)), "its slice is not used up");
+    cpus.block(now, CPU0);
+    assert!(cpus.wake(now, greedy, CPU0, Nanos(0)));
+    let next = runs_while(&mut cpus, now, |thread| thread == other);
+    assert!(next.since(now) > Nanos(600), "{:?}", next.since(now));
+}
+
 /// A thread without sleeps has its share beside many sleepers.
 #[test]
 fn thread_that_never_sleeps_has_an_equal_share_beside_sleepers() {
-    let mut cpus = cpus(1, 1);
+    SCHEDULERS.into_iter().for_each(hog_has_an_equal_share);
+}
+
+fn hog_has_an_equal_share(scheduler: Scheduler) {
+    let mut cpus = cpus_under(scheduler, (1, 1));
     let hog = cpus.spawn(Affinity::Any);
     let sleepers: Vec<ThreadId> = (0..31).map(|_| cpus.spawn(Affinity::Any)).collect();
     let all = || sleepers.iter().chain([&hog]);

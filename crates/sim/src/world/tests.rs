@@ -8,7 +8,7 @@ use blockyard_workload::tiotest::{self, Kind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;
-use crate::cpu::{Costs, Topology};
+use crate::cpu::{Costs, Scheduler, Topology};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
 use crate::device::flash::FlashConfig;
@@ -26,6 +26,7 @@ fn costs() -> Costs {
         idle_exit: Nanos(1_000),
         slice: Nanos::from_ms(10),
         granularity: Nanos::from_ms(1),
+        scheduler: Scheduler::Cfs,
         user: Nanos(0),
         syscall: Nanos(500),
         page: Nanos(2_000),
