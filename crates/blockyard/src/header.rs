@@ -23,11 +23,11 @@
 //! # }
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use blockyard_crypt::convert;
 use blockyard_crypt::keys;
-use blockyard_crypt::luks::{self, Header, Notice};
+use blockyard_crypt::luks::{self, HEADER_LEN_MAX_BYTES, Header, Notice};
 use blockyard_crypt::partition;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
@@ -39,9 +39,6 @@ use crate::{BitlkHeader, Error, HeaderCopy, PartitionTable, Place};
 
 pub use blockyard_crypt::backup::{Backup, Difference};
 pub use blockyard_crypt::keys::FLAGS;
-
-/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
-pub(crate) const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
 
 /// Reads the header of a LUKS volume or a detached header, and reports repairable damage. With
 /// `copy`, reads only this copy of a LUKS2 header, which may be outdated.
@@ -102,17 +99,19 @@ pub fn backup(path: &Path, place: &Place) -> Result<Backup, Error> {
     })
 }
 
-/// Writes a backup into a private file (mode 0600), and makes it durable.
+/// Writes a backup into a private file (mode 0600), and makes it durable. A file that is replaced
+/// keeps its content until the backup is complete. `volume`: all files of the volume, also its
+/// detached header.
 ///
 /// # Errors
 /// The file exists and `replace` is false, it belongs to the volume, or it cannot be written.
-pub fn write_backup(
+pub fn write_backup<'a>(
     backup: &Backup,
-    volume: &Path,
+    volume: impl IntoIterator<Item = &'a Path>,
     output: &Path,
     replace: bool,
 ) -> Result<(), Error> {
-    let in_use = InUse::of_paths([volume]);
+    let in_use = InUse::of_paths(volume);
     Ok(Output::private(output, replace).write(&in_use, backup.bytes())?)
 }
 
@@ -195,11 +194,37 @@ pub enum Version {
 }
 
 /// The header of a volume that is not in use, for operations on all of it. Volume and header are
-/// locked until the value is dropped.
+/// locked until the value is dropped, so a program does not keep it while a person is asked
+/// ([`Writer::released`]).
 #[derive(Debug)]
 pub struct Writer {
     device: DeviceFile,
+    place: Place,
     lock: HeaderLock,
+}
+
+/// A header that a person is asked about, without its locks.
+#[derive(Debug)]
+pub struct Released {
+    path: PathBuf,
+    place: Place,
+    /// `None`: no copy was intact.
+    header: Option<Header>,
+}
+
+impl Released {
+    /// Locks the header again.
+    ///
+    /// # Errors
+    /// The file cannot be opened or is in use, or its header was changed meanwhile.
+    pub fn reopened(self) -> Result<Writer, Error> {
+        let writer = Writer::open(&self.path, &self.place)?;
+        if writer.present() == self.header {
+            return Ok(writer);
+        }
+        let changed = blockyard_crypt::Error::Changed("before the confirmation".to_owned());
+        Err(writer.failed(changed))
+    }
 }
 
 impl Writer {
@@ -211,8 +236,20 @@ impl Writer {
         contained(|| {
             let device = place.of(DeviceFile::open(path, Access::ReadWrite, false)?)?;
             let lock = device.lock_header()?;
-            Ok(Self { device, lock })
+            Ok(Self { device, place: place.clone(), lock })
         })
+    }
+
+    /// Gives the locks back until [`Released::reopened`].
+    #[must_use]
+    pub fn released(self) -> Released {
+        let path = self.device.path().to_owned();
+        let header = self.present();
+        Released { path, place: self.place, header }
+    }
+
+    fn present(&self) -> Option<Header> {
+        self.inspect().ok().map(|(header, _)| header)
     }
 
     /// The reason if the header is not locked against other programs.
@@ -239,15 +276,18 @@ impl Writer {
     }
 
     /// The differences between a backup and the present header: the losses of a restore.
-    #[must_use]
-    pub fn compare(&self, backup: &Backup) -> Vec<Difference> {
-        backup.compare(&self.device)
+    ///
+    /// # Errors
+    /// The backup cannot be restored here; see [`Writer::restore`].
+    pub fn compare(&self, backup: &Backup) -> Result<Vec<Difference>, Error> {
+        contained(|| backup.compare(&self.device).map_err(|error| self.failed(error)))
     }
 
     /// Replaces the header by a backup.
     ///
     /// # Errors
-    /// The device is too short or cannot be written.
+    /// The device is too short or cannot be written, the data starts elsewhere than in the backup,
+    /// or the backup has a requirement that this program does not meet.
     pub fn restore(mut self, backup: &Backup) -> Result<(), Error> {
         contained(|| backup.restore(&mut self.device).map_err(|error| self.failed(error)))
     }
@@ -271,7 +311,7 @@ impl Writer {
     /// there is a backup of the header.
     ///
     /// # Errors
-    /// There is no header at all, or the device cannot be written.
+    /// There is no header at all, the disk has another use now, or the device cannot be written.
     pub fn wipe(mut self) -> Result<(), Error> {
         contained(|| keys::wipe(&mut self.device).map_err(|error| self.failed(error)))
     }

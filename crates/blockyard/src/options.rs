@@ -578,26 +578,30 @@ impl Locked {
         let size_from = self.size_from();
         let targets = self.own_targets();
         let missing = self.key_is_missing();
+        let mut header = None;
         let file = match self.kind {
-            LockedKind::Luks(luks) => luks.file,
+            LockedKind::Luks(luks) => {
+                header = luks.detached;
+                luks.file
+            }
             LockedKind::Plain(file, _)
             | LockedKind::Tcrypt(file, _)
             | LockedKind::Bitlk(file, ..) => file,
             LockedKind::Raw(file) => {
                 let host = host::Volume::from_file(file, &self.volume)?;
-                return Ok(Volume::with(host, size_from, targets));
+                return Ok(Volume::with(host, size_from, targets, None));
             }
             LockedKind::Table(text) => {
                 let started = host::Volume::from_table(&text, &self.volume);
                 let in_table = |source| Error::Table { path: self.path, source };
-                return Ok(Volume::with(started.map_err(in_table)?, size_from, targets));
+                return Ok(Volume::with(started.map_err(in_table)?, size_from, targets, None));
             }
         };
         if key.0.is_empty() {
             return Err(missing);
         }
         let host = host::Volume::from_parts(file, key.0, &self.volume)?;
-        Ok(Volume::with(host, size_from, targets))
+        Ok(Volume::with(host, size_from, targets, header))
     }
 
     /// The origin of the volume's size.

@@ -2,7 +2,7 @@
 //!
 //! An existing file is replaced only with the caller's permission, and a file in use never.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -205,6 +205,19 @@ impl<'a> Output<'a> {
 
     /// Like [`Output::create`], for a file whose metadata was read before, if it existed.
     fn create_seen(&self, seen: Option<&Metadata>, in_use: &InUse) -> Result<File, OutputError> {
+        let (file, metadata) = self.open_seen(seen, in_use)?;
+        if metadata.is_file() {
+            self.empty(&file).map_err(|error| self.failed(error))?;
+        }
+        Ok(file)
+    }
+
+    /// Opens the file with its content, and checks that it may be replaced.
+    fn open_seen(
+        &self,
+        seen: Option<&Metadata>,
+        in_use: &InUse,
+    ) -> Result<(File, Metadata), OutputError> {
         let is_stream = seen.is_some_and(|metadata| !holds_something(metadata));
         if is_stream && self.is_recording {
             return Err(self.refused(OutputProblem::NotRegular));
@@ -225,18 +238,15 @@ impl<'a> Output<'a> {
         if !is_new && self.is_of_another_user(&metadata) {
             return Err(self.refused(OutputProblem::OtherUser));
         }
-        if metadata.is_file() {
-            let emptied = file.set_len(0).and_then(|()| {
-                if self.is_private {
-                    file.set_permissions(Permissions::from_mode(PRIVATE_MODE))
-                } else {
-                    Ok(())
-                }
-            });
-            let kept = emptied.and_then(|()| sync_created(&file, self.path));
-            kept.map_err(|error| self.failed(error))?;
+        Ok((file, metadata))
+    }
+
+    fn empty(&self, file: &File) -> io::Result<()> {
+        file.set_len(0)?;
+        if self.is_private {
+            file.set_permissions(Permissions::from_mode(PRIVATE_MODE))?;
         }
-        Ok(file)
+        sync_created(file, self.path)
     }
 
     /// Opens the file without truncation; returns whether it was created.
@@ -258,14 +268,51 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes the whole content.
+    /// Writes the whole content. An own regular file keeps its old content until the new one is
+    /// complete and durable: then a new file takes its name.
     ///
     /// # Errors
     /// See [`Output::create`]; or the system cannot write.
     pub fn write(&self, in_use: &InUse, content: impl AsRef<[u8]>) -> Result<(), OutputError> {
-        let mut file = self.create(in_use)?;
-        let written = file.write_all(content.as_ref());
-        written.and_then(|()| sync_created(&file, self.path)).map_err(|error| self.failed(error))
+        // The old file stays open: its lock is held until it is replaced.
+        let seen = self.path.metadata().ok();
+        let (old, metadata) = self.open_seen(seen.as_ref(), in_use)?;
+        let written = match self.replaceable(&metadata) {
+            Some(target) => self.replace(&target, &metadata, content.as_ref()),
+            None => self.overwrite(old, &metadata, content.as_ref()),
+        };
+        written.map_err(|error| self.failed(error))
+    }
+
+    /// Name of the file behind links, if the file has one, has content and belongs to this user.
+    fn replaceable(&self, metadata: &Metadata) -> Option<PathBuf> {
+        let is_own = metadata.is_file() && metadata.uid() == geteuid().as_raw();
+        let target = self.path.canonicalize().ok().filter(|_| is_own && metadata.len() > 0)?;
+        is_same_file(&target, self.path).then_some(target)
+    }
+
+    fn overwrite(&self, mut file: File, metadata: &Metadata, content: &[u8]) -> io::Result<()> {
+        if metadata.is_file() {
+            self.empty(&file)?;
+        }
+        file.write_all(content)?;
+        sync_created(&file, self.path)
+    }
+
+    /// Writes a new file beside `target`, and gives it the name.
+    fn replace(&self, target: &Path, old: &Metadata, content: &[u8]) -> io::Result<()> {
+        let mode = if self.is_private { PRIVATE_MODE } else { old.mode() & 0o7777 };
+        let (mut new, name) = create_beside(target)?;
+        let written = new
+            .write_all(content)
+            .and_then(|()| new.set_permissions(Permissions::from_mode(mode)))
+            .and_then(|()| new.sync_all())
+            .and_then(|()| fs::rename(&name, target));
+        if written.is_err() {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&name);
+        }
+        written.and_then(|()| sync_created(&new, target))
     }
 
     fn refused(&self, problem: OutputProblem) -> OutputError {
@@ -318,6 +365,18 @@ fn folder_of(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
+/// Creates a private file with a free name in the folder of `path`.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let mut number = 0;
+    loop {
+        let name = folder_of(path).join(format!(".blockyard-{}-{number}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).mode(PRIVATE_MODE).open(&name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            outcome => return Ok((outcome?, name)),
+        }
+    }
+}
+
 /// Checks that a file of this name can be created: its folder exists and accepts files.
 fn check_folder(path: &Path) -> Result<(), OutputError> {
     let folder = folder_of(path);
@@ -344,9 +403,9 @@ mod tests {
     fn file_that_is_there_is_overwritten_with_force_and_one_in_use_never() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("old"), "old").unwrap();
-        std::fs::write(at("used"), "used").unwrap();
-        std::fs::hard_link(at("used"), at("hard")).unwrap();
+        fs::write(at("old"), "old").unwrap();
+        fs::write(at("used"), "used").unwrap();
+        fs::hard_link(at("used"), at("hard")).unwrap();
         std::os::unix::fs::symlink(at("used"), at("soft")).unwrap();
         let used = at("used");
         let in_use = InUse::of_paths([used.as_path(), Path::new("/no/such/file")]);
@@ -358,17 +417,39 @@ mod tests {
             assert!(output.check(&in_use).unwrap_err().is_busy(), "{name}");
             assert!(output.write(&in_use, "new").unwrap_err().is_busy(), "{name}");
         }
-        assert_eq!(std::fs::read(at("old")).unwrap(), b"old");
-        assert_eq!(std::fs::read(at("used")).unwrap(), b"used");
+        assert_eq!(fs::read(at("old")).unwrap(), b"old");
+        assert_eq!(fs::read(at("used")).unwrap(), b"used");
         for (name, force) in [("old", true), ("new", false)] {
             let path = at(name);
             let output = Output::private(&path, force);
             output.check(&in_use).unwrap();
             output.write(&in_use, "n").unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), b"n");
+            assert_eq!(fs::read(&path).unwrap(), b"n");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{name}");
         }
         Output::new(Path::new("/dev/null"), false).write(&in_use, "n").unwrap();
+    }
+
+    #[test]
+    fn file_keeps_its_old_content_until_the_new_one_is_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("backup");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("backup", &link).unwrap();
+        for (output, mode) in
+            [(Output::private(&link, true), 0o600), (Output::new(&path, true), 0o640)]
+        {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+            let reader = File::open(&path).unwrap();
+            output.write(&InUse::default(), "new").unwrap();
+            assert_eq!(io::read_to_string(reader).unwrap(), "old", "it was never shortened");
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
+            assert!(link.is_symlink());
+            assert_eq!(dir.path().read_dir().unwrap().count(), 2);
+            fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]
@@ -392,9 +473,9 @@ mod tests {
     fn fifo_that_takes_the_place_of_a_file_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        std::fs::write(&path, "old").unwrap();
+        fs::write(&path, "old").unwrap();
         let seen = path.metadata().unwrap();
-        std::fs::remove_file(&path).unwrap();
+        fs::remove_file(&path).unwrap();
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         let output = Output::private(&path, true);
         let without_reader = output.create_seen(Some(&seen), &InUse::default());
@@ -405,18 +486,18 @@ mod tests {
         assert!(with_one.unwrap_err().to_string().contains("replaced by another"));
         // Otherwise a file would be overwritten without --force.
         let seen = path.metadata().unwrap();
-        std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, "precious").unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
         let swapped = Output::new(&path, false).create_seen(Some(&seen), &InUse::default());
         assert!(swapped.unwrap_err().to_string().contains("replaced by another"));
-        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]
     fn plaintext_is_not_written_into_a_file_of_another_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        std::fs::write(&path, "old").unwrap();
+        fs::write(&path, "old").unwrap();
         if std::os::unix::fs::chown(&path, Some(geteuid().as_raw() + 1), None).is_err() {
             // Only root can give a file to another user, so the test needs root.
             assert!(!geteuid().is_root());
@@ -429,7 +510,7 @@ mod tests {
         ] {
             assert!(refused.unwrap_err().to_string().contains("another user"));
         }
-        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
         Output::new(&path, true).write(&InUse::default(), "n").unwrap();
     }
 
@@ -446,13 +527,13 @@ mod tests {
     #[test]
     fn file_that_another_program_has_locked_is_not_overwritten() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "served").unwrap();
+        fs::write(file.path(), "served").unwrap();
         let access = blockyard_host::file::Access::ReadOnly;
         let served = blockyard_host::file::DeviceFile::open(file.path(), access, false).unwrap();
         let output = Output::new(file.path(), true);
         assert!(output.create(&InUse::default()).unwrap_err().is_busy());
         drop(served);
-        assert_eq!(std::fs::read(file.path()).unwrap(), b"served");
+        assert_eq!(fs::read(file.path()).unwrap(), b"served");
         output.create(&InUse::default()).unwrap();
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::priority::Priority;
 use blockyard_host::copy;
+use blockyard_host::file::DeviceFile;
 use blockyard_host::local::Client;
 use blockyard_host::volume as host;
 use rustix::io::Errno;
@@ -46,6 +47,9 @@ pub(crate) struct Shared {
     size_from: SizeFrom,
     /// The program's own targets that the volume may use.
     pub(crate) targets: Vec<&'static str>,
+    /// The detached header. Its lock prevents its replacement and destruction while the volume is
+    /// open.
+    _header: Option<DeviceFile>,
     /// The recording of the volume, if any.
     recorder: Mutex<Option<Recorder>>,
 }
@@ -90,17 +94,19 @@ impl Volume {
 
     /// A volume that keeps its size, for this reason.
     pub(crate) fn of_fixed_size(host: host::Volume, reason: &'static str) -> Self {
-        Self::with(host, SizeFrom::Fixed(reason), Vec::new())
+        Self::with(host, SizeFrom::Fixed(reason), Vec::new(), None)
     }
 
-    /// A volume that may use these targets of the program.
+    /// A volume that may use these targets of the program, with its detached header.
     pub(crate) fn with(
         host: host::Volume,
         size_from: SizeFrom,
         targets: Vec<&'static str>,
+        header: Option<DeviceFile>,
     ) -> Self {
         let host = Arc::new(host);
-        let shared = Shared { host, size_from, targets, recorder: Mutex::default() };
+        let shared =
+            Shared { host, size_from, targets, _header: header, recorder: Mutex::default() };
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 

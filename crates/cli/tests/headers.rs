@@ -37,6 +37,8 @@ fn disk_with_another_use_is_refused_by_name_by_every_command_and_not_changed() {
         &["serve", "vol", "-d", "pass", "--socket", "s"],
         &["repair", "vol"],
         &["repair", "vol", "-q"],
+        &["header", "wipe", "vol", "-q"],
+        &["erase", "vol", "-q"],
     ] {
         let said = lab.refused(words, 4);
         assert!(said.contains("an LVM2 physical volume"), "{words:?}: {said}");

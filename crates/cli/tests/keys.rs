@@ -244,6 +244,12 @@ fn backup_of_another_volume_is_named_before_it_is_restored() {
     for difference in ["is of the volume", "another volume key", "keyslots 0 are lost"] {
         assert!(said.contains(difference), "{said}");
     }
+    let said = lab.refused(&["header", "restore", luks1, "-i", "backup", "-q"], 4);
+    assert!(said.contains("the data starts at byte"), "{said}");
+    let layout = ["--luks2-keyslots-size", "1M", "--offset", "4096"];
+    let words = ["format", "same offset", "--size", "5M", "-d", "pass"];
+    lab.ok(&[&words[..], &layout, &CHEAP].concat());
+    lab.ok(&["header", "backup", "same offset", "-o", "backup", "--force"]);
     let said = lab.refused(&["header", "restore", luks1, "-i", "backup"], 5);
     assert!(said.contains("another version of LUKS"), "{said}");
     lab.write("noise", vec![7; 1 << 20]);
@@ -332,6 +338,41 @@ fn keys_of_a_volume_that_is_served_can_be_changed_and_its_header_not_replaced() 
     }
     let words = ["open", "--test-passphrase", "-d", "new", volume];
     assert_ne!(cryptsetup(&lab, &words), Some(false));
+}
+
+/// A volume whose header is in the file `header`.
+fn detached(lab: &Lab) {
+    lab.write("data", vec![7; 1 << 20]);
+    let words = ["format", "data", "--header", "header", "-d", "pass", "-q"];
+    lab.ok(&[&words[..], &CHEAP].concat());
+}
+
+#[test]
+fn detached_header_of_a_volume_that_is_served_is_not_replaced() {
+    let lab = Lab::new();
+    lab.write("new", NEW);
+    detached(&lab);
+    lab.ok(&["header", "backup", "header", "-o", "backup"]);
+    let server = lab.serve(&["data", "--header", "header", "-d", "pass", "--socket", "s"]);
+    key(&lab, &["add", "header", "-d", "pass", "--new-keyfile", "new"]);
+    for words in [&["restore", "header", "-i", "backup", "-q"][..], &["wipe", "header", "-q"]] {
+        lab.refused(&[&["header"], words].concat(), 5);
+    }
+    drop(server);
+    lab.ok(&["header", "wipe", "header", "-q"]);
+}
+
+#[test]
+fn backup_is_not_written_over_the_data_of_its_volume() {
+    let lab = Lab::new();
+    detached(&lab);
+    let before = lab.read("data");
+    for output in ["data", "header"] {
+        let words = ["header", "backup", "data", "--header", "header", "-o", output, "--force"];
+        let said = lab.refused(&words, 5);
+        assert!(said.contains("is in use"), "{said}");
+    }
+    assert!(lab.read("data") == before);
 }
 
 /// The text of `luksDump` without what differs by its nature: salts, digests, key material. The

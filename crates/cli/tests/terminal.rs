@@ -153,6 +153,35 @@ fn overwriting_needs_yes_in_capitals() {
 }
 
 #[test]
+fn header_is_not_locked_while_a_person_thinks_and_not_replaced_if_it_changed_meanwhile() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let backup = ["header", "backup", "vol", "-o", "backup", "--force"];
+    lab.ok(&backup);
+    for words in [
+        &["wipe", "vol"][..],
+        &["convert", "vol", "--type", "luks1"],
+        &["restore", "vol", "-i", "backup"],
+    ] {
+        let words = [&["header"], words].concat();
+        let mut session = Session::start(&lab, &words);
+        session.expect("Are you sure?");
+        lab.ok(&["header", "label", "vol", "--label", words[1]]);
+        session.type_in("YES\n");
+        let (status, screen) = session.end();
+        assert!(!status.success(), "{screen}");
+        assert!(screen.contains("changed by another program"), "{screen}");
+        lab.ok(&["header", "check", "vol"]);
+    }
+    lab.ok(&backup);
+    let mut session = Session::start(&lab, &["header", "wipe", "vol"]);
+    session.expect("Are you sure?");
+    session.type_in("YES\n");
+    assert!(session.end().0.success());
+    lab.refused(&["header", "check", "vol"], 4);
+}
+
+#[test]
 fn bytes_are_not_dumped_onto_a_terminal() {
     let lab = Lab::new();
     lab.volume("vol");

@@ -38,13 +38,6 @@ pub enum Difference {
         /// UUID of the volume.
         present: String,
     },
-    /// The data starts elsewhere.
-    DataOffset {
-        /// First byte of the data by the backup.
-        backup_bytes: u64,
-        /// First byte of the data by the volume's header.
-        present_bytes: u64,
-    },
     /// The volume keys have different digests: the data becomes unreadable.
     VolumeKey,
     /// Keyslots in use now that are not in the backup, or that have another passphrase there.
@@ -59,10 +52,6 @@ impl fmt::Display for Difference {
             Self::Uuid { backup, present } => {
                 write!(f, "the backup is of the volume {backup}, and this is {present}")
             }
-            Self::DataOffset { backup_bytes, present_bytes } => write!(
-                f,
-                "the data starts at byte {present_bytes}, and by the backup at {backup_bytes}"
-            ),
             Self::VolumeKey => f.write_str(
                 "the backup has another volume key, and so the present data becomes unreadable",
             ),
@@ -81,7 +70,7 @@ impl Backup {
     /// There is no intact header, or it cannot be read.
     pub fn of(source: &dyn HeaderSource) -> Result<Self, Error> {
         let (header, _) = Header::read(source)?;
-        let len = usize::try_from(header.backup_len_bytes()).expect("checked: a header's length");
+        let len = header.backup_len_bytes()?;
         let mut bytes = vec![0; len];
         // The last page of a LUKS1 header may end past the end of a file.
         let readable = usize::try_from(source.len_bytes()).map_or(len, |end| end.min(len));
@@ -98,7 +87,7 @@ impl Backup {
     /// It has no intact header, or is too short.
     pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Self, Error> {
         let (header, notices) = Header::read(&bytes)?;
-        let len = usize::try_from(header.backup_len_bytes()).expect("checked: a header's length");
+        let len = header.backup_len_bytes()?;
         if bytes.len() < len {
             let problem = format!("it has {} bytes and needs {len}; it is truncated", bytes.len());
             return Err(Error::header("header backup", problem));
@@ -123,22 +112,20 @@ impl Backup {
     }
 
     /// Compares the backup with the present header.
-    #[must_use]
-    pub fn compare(&self, source: &dyn HeaderSource) -> Vec<Difference> {
+    ///
+    /// # Errors
+    /// The backup cannot be restored here; see [`Backup::restore`].
+    pub fn compare(&self, source: &dyn HeaderSource) -> Result<Vec<Difference>, Error> {
+        self.check_fits(source)?;
         let present = match Header::read(source) {
             Ok((header, _)) => header,
-            Err(error) => return vec![Difference::NoHeader(error.to_string())],
+            Err(error) => return Ok(vec![Difference::NoHeader(error.to_string())]),
         };
         let mut differences = Vec::new();
         if self.header.uuid() != present.uuid() {
             let backup = self.header.uuid().into();
             let present = present.uuid().into();
             differences.push(Difference::Uuid { backup, present });
-        }
-        let offsets = (self.header.data_offset_bytes(), present.data_offset_bytes());
-        if offsets.0 != offsets.1 {
-            let (backup_bytes, present_bytes) = offsets;
-            differences.push(Difference::DataOffset { backup_bytes, present_bytes });
         }
         match (&self.header, &present) {
             (Header::Luks1(_), Header::Luks2(_)) | (Header::Luks2(_), Header::Luks1(_)) => {
@@ -161,7 +148,33 @@ impl Backup {
         if !lost.is_empty() {
             differences.push(Difference::Keyslots(lost));
         }
-        differences
+        Ok(differences)
+    }
+
+    /// Checks that a restore overwrites no data.
+    fn check_fits(&self, source: &dyn HeaderSource) -> Result<(), Error> {
+        if let Header::Luks2(header) = &self.header {
+            header.check_restorable()?;
+        }
+        let end = self.header.end_bytes();
+        let len = source.len_bytes();
+        if len < end {
+            return Err(Error::DataDevice(format!(
+                "the backup is of a header of {end} bytes, but the device or file has {len}"
+            )));
+        }
+        let Ok((present, _)) = Header::read(source) else { return Ok(()) };
+        let own_bytes = self.header.data_offset_bytes();
+        let present_bytes = present.data_offset_bytes();
+        if own_bytes == present_bytes {
+            return Ok(());
+        }
+        Err(Error::DataDevice(format!(
+            "by the backup the data starts at byte {own_bytes}, but here at {present_bytes}: it is \
+             the backup of another volume, or of an earlier state; restored, it would overwrite \
+             data or hide it. To use it nevertheless, destroy the present header first, with \
+             blockyard header wipe"
+        )))
     }
 
     /// Whether the header in the backup has this area.
@@ -188,15 +201,10 @@ impl Backup {
     /// Writes the backup over the present header. The data is not touched.
     ///
     /// # Errors
-    /// The device is too short, or writing fails.
+    /// The device is too short, the data starts elsewhere, the backup has a requirement that this
+    /// program does not meet, or writing fails.
     pub fn restore(&self, device: &mut dyn HeaderDevice) -> Result<(), Error> {
-        let end = self.bytes.len() as u64;
-        let len = device.len_bytes();
-        if len < end {
-            return Err(Error::DataDevice(format!(
-                "the backup is of a header of {end} bytes, but the device or file has {len}"
-            )));
-        }
+        self.check_fits(&&*device)?;
         let source: &dyn HeaderSource = &&*device;
         let steps = match self.moved_aside(source) {
             Some(mut steps) => {
@@ -206,7 +214,8 @@ impl Backup {
                 steps
             }
             None => {
-                let [erased, wiped] = previous::wiped(source);
+                // The data may start where the backup ends.
+                let [erased, wiped] = previous::wiped(source, self.header.end_bytes());
                 let mut steps = vec![erased, wiped, self.everything_else(), self.areas()];
                 steps.extend(self.header_steps());
                 steps
@@ -253,13 +262,14 @@ impl Backup {
         }
     }
 
-    /// All bytes of the backup behind the header that are in no keyslot.
+    /// All bytes of the backup behind the header that are in no keyslot, up to the last keyslot's
+    /// end.
     fn everything_else(&self) -> Step {
         let mut areas: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
         areas.sort_unstable_by_key(|area| area.start);
         let mut writes = Vec::new();
         let mut at_bytes = self.header.header_end_bytes();
-        let end = self.bytes.len() as u64;
+        let end = self.header.end_bytes();
         for area in areas {
             if at_bytes < area.start {
                 writes.push(self.write(at_bytes..area.start));

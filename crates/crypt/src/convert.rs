@@ -22,13 +22,17 @@ use crate::{luks1, luks2};
 /// First byte after both copies of the smallest LUKS2 header, which a conversion makes.
 const COPIES_END_BYTES: u64 = 0x8000;
 const COPY_LEN_BYTES: usize = 0x4000;
+/// Start of a luksmeta block (`luksmeta.c`).
+const LUKSMETA_MAGIC: [u8; 8] = *b"LUKSMETA";
 
 /// Makes a LUKS2 volume of a LUKS1 volume.
 ///
 /// # Errors
 /// The volume is LUKS2, its keyslots leave no room, or writing fails.
 pub fn to_luks2(device: &mut dyn HeaderDevice) -> Result<(), Error> {
-    let Header::Luks1(header) = Header::read(&&*device)?.0 else {
+    let (header, _) = Header::read(&&*device)?;
+    header.check_len()?;
+    let Header::Luks1(header) = header else {
         return Err(Error::unsupported("header", "this is a LUKS2 volume already"));
     };
     let steps = steps_to_luks2(&&*device, &header)?;
@@ -36,9 +40,11 @@ pub fn to_luks2(device: &mut dyn HeaderDevice) -> Result<(), Error> {
 }
 
 fn steps_to_luks2(source: &dyn HeaderSource, header: &luks1::Header) -> Result<Vec<Step>, Error> {
+    check_luksmeta(source, header)?;
+    // The data of a detached header starts at 0, or behind the end of the header's file.
     let areas_end = match header.data_offset_bytes() {
         0 => source.len_bytes(),
-        offset_bytes => offset_bytes,
+        offset_bytes => offset_bytes.min(source.len_bytes()),
     };
     let (header, mut steps) = clear_of_copies(source, header)?;
     let document = header.luks2_document(areas_end)?;
@@ -49,11 +55,29 @@ fn steps_to_luks2(source: &dyn HeaderSource, header: &luks1::Header) -> Result<V
         Step::new("the primary LUKS2 header", vec![bytes])
     };
     steps.extend([write(4096..COPY_LEN_BYTES), write(0..512), write(512..4096)]);
-    let areas = header.areas().into_iter().map(|(_, area)| area).collect();
-    let between = between(COPIES_END_BYTES..areas_end.next_multiple_of(4096).min(areas_end), areas);
-    let wiped = between.into_iter().map(Write::Random).collect();
-    steps.push(Step::new("the space between the keyslots", wiped));
+    // Only what belonged to LUKS1: other programs may have stored something behind its keyslots.
+    let free = header.free_areas().into_iter();
+    let wiped = free
+        .map(|area| area.start.max(COPIES_END_BYTES)..area.end)
+        .filter(|area| !area.is_empty())
+        .map(Write::Random)
+        .collect();
+    steps.push(Step::new("the free keyslots", wiped));
     Ok(steps)
+}
+
+/// Refuses a header with a block of luksmeta after the keyslots, in which clevis keeps its data.
+/// LUKS2 uses that space for keyslots. cryptsetup refuses it too.
+fn check_luksmeta(source: &dyn HeaderSource, header: &luks1::Header) -> Result<(), Error> {
+    let mut magic = [0; LUKSMETA_MAGIC.len()];
+    let offset_bytes = header.keyslots_end_bytes().next_multiple_of(4096);
+    // The header may end with the file.
+    if source.read_at(offset_bytes, &mut magic).is_ok() && magic == LUKSMETA_MAGIC {
+        let problem = "luksmeta keeps data of clevis after the keyslots, where LUKS2 would \
+                       overwrite it; remove it first, with luksmeta nuke";
+        return Err(Error::unsupported(format!("LUKS1 header, byte {offset_bytes}"), problem));
+    }
+    Ok(())
 }
 
 /// The header with no keyslot in use where the copies of LUKS2 will lie, and the steps to it.
@@ -91,7 +115,17 @@ pub fn to_luks1(device: &mut dyn HeaderDevice) -> Result<(), Error> {
         return Err(Error::header("LUKS2 header", problem));
     }
     let copies_end = 2 * header.copy_len_bytes();
-    let new = header.to_luks1()?.to_bytes();
+    let new = header.to_luks1()?;
+    let end_bytes = new.keyslots_end_bytes();
+    let len_bytes = device.len_bytes();
+    if end_bytes > len_bytes {
+        let problem = format!(
+            "its 8 keyslots would end at byte {end_bytes}, but the device or file has {len_bytes}; \
+             make it larger"
+        );
+        return Err(Error::unsupported("LUKS1", problem));
+    }
+    let new = new.to_bytes();
     let mut rest = new[512..].to_vec();
     rest.resize(4096 - 512, 0);
     let write = |offset, bytes| Step::new("the LUKS1 header", vec![Write::Bytes(offset, bytes)]);
@@ -101,21 +135,4 @@ pub fn to_luks1(device: &mut dyn HeaderDevice) -> Result<(), Error> {
         Step::new("the old header", vec![Write::Zeros(4096..copies_end)]),
     ];
     write_steps(device, &steps)
-}
-
-/// The parts of `whole` that are in none of the areas.
-fn between(whole: Range<u64>, mut areas: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    areas.sort_unstable_by_key(|area| area.start);
-    let mut parts = Vec::new();
-    let mut at_bytes = whole.start;
-    for area in areas {
-        if at_bytes < area.start {
-            parts.push(at_bytes..area.start);
-        }
-        at_bytes = at_bytes.max(area.end);
-    }
-    if at_bytes < whole.end {
-        parts.push(at_bytes..whole.end);
-    }
-    parts
 }

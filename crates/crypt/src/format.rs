@@ -188,7 +188,7 @@ pub fn format(
         Write::Random(layout.keyslots_start_bytes..keyslots_end),
         luks2::keyslot_material(0, keyslot, passphrase, &volume_key)?,
     ];
-    let mut steps = previous::wiped(&&*device).to_vec();
+    let mut steps = previous::wiped(&&*device, device.len_bytes()).to_vec();
     steps.push(Step::new("the keyslots area", areas));
     steps.extend(luks2::header_steps(&binary, &json_area)?);
     write_steps(device, &steps)?;

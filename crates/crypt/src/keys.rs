@@ -189,7 +189,7 @@ pub fn remove(
     if let Some(before) = before {
         check_same(&header, before, number)?;
     }
-    if last == Last::Keep && usable(&header) == [number] {
+    if last == Last::Keep && is_last(&header, number) {
         return Err(Error::LastKeyslot(number));
     }
     let plan = match header {
@@ -214,21 +214,32 @@ pub fn erase(device: &mut dyn HeaderDevice) -> Result<(), Error> {
 /// Destroys every header on the device that a program would find, and the keyslots of each.
 ///
 /// # Errors
-/// There is none, or writing fails.
+/// There is none, the device has another use now, or writing fails.
 pub fn wipe(device: &mut dyn HeaderDevice) -> Result<(), Error> {
-    let [erased, wiped] = previous::wiped(&&*device);
+    // A damaged header has to go too, but not what replaced it.
+    if let Err(error @ (Error::Reused(_) | Error::OtherFormat(_))) = read(device) {
+        return Err(error);
+    }
+    let [erased, wiped] = previous::wiped(&&*device, device.len_bytes());
     if erased.writes.is_empty() {
         return Err(Error::NotLuks);
     }
     write_steps(device, &[erased, wiped])
 }
 
-/// The keyslots that open the data with the right passphrase.
+/// The keyslots with the key of the data, also those that this program does not support.
 #[must_use]
-pub fn usable(header: &Header) -> Vec<u32> {
+pub fn of_data(header: &Header) -> Vec<u32> {
     match header {
-        Header::Luks1(header) => header.usable_keyslots(),
-        Header::Luks2(header) => header.usable_keyslots(),
+        Header::Luks1(header) => header.data_keyslots(),
+        Header::Luks2(header) => header.data_keyslots(),
+    }
+}
+
+fn is_last(header: &Header, number: u32) -> bool {
+    match header {
+        Header::Luks1(header) => header.is_last(number),
+        Header::Luks2(header) => header.is_last(number),
     }
 }
 

@@ -20,8 +20,12 @@ use crate::secret::SecretBytes;
 use crate::source::{HeaderDevice, HeaderSource};
 use crate::{luks1, luks2};
 
+/// The longest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots. A LUKS1
+/// header could name areas up to 2 TiB; such a one is not copied.
+pub const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
+
 /// The header of a volume.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Header {
     /// LUKS1.
     Luks1(luks1::Header),
@@ -230,9 +234,36 @@ impl Header {
     }
 
     /// Length of a backup, as cryptsetup's.
-    pub(crate) fn backup_len_bytes(&self) -> u64 {
-        match self {
+    ///
+    /// # Errors
+    /// It is over [`HEADER_LEN_MAX_BYTES`].
+    pub(crate) fn backup_len_bytes(&self) -> Result<usize, Error> {
+        self.check_len()?;
+        let len_bytes = match self {
             Self::Luks1(header) => header.keyslots_end_bytes().next_multiple_of(4096),
+            Self::Luks2(header) => header.end_bytes(),
+        };
+        Ok(usize::try_from(len_bytes).expect("at most 136 MiB"))
+    }
+
+    /// Checks the header's length before it is copied or converted.
+    pub(crate) fn check_len(&self) -> Result<(), Error> {
+        let end_bytes = self.end_bytes();
+        if end_bytes <= HEADER_LEN_MAX_BYTES {
+            return Ok(());
+        }
+        let problem = format!(
+            "with its keyslots it ends at byte {end_bytes}; headers of up to \
+             {HEADER_LEN_MAX_BYTES} bytes are copied and converted"
+        );
+        Err(Error::header("LUKS header", problem))
+    }
+
+    /// End of the header with its keyslots. The last page of a LUKS1 backup may end after it, in
+    /// the data.
+    pub(crate) fn end_bytes(&self) -> u64 {
+        match self {
+            Self::Luks1(header) => header.keyslots_end_bytes(),
             Self::Luks2(header) => header.end_bytes(),
         }
     }

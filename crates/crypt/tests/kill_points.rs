@@ -489,7 +489,7 @@ fn erase_leaves_a_header_that_calls_no_area_free_before_it_is_overwritten() {
     let points = for_each_point_of_a_removal(erase, |disk, is_overwritten, number| {
         let (header, _) = Header::read(&disk)
             .unwrap_or_else(|error| panic!("erase: at point {number} the header is gone: {error}"));
-        if keys::usable(&header).is_empty() {
+        if keys::of_data(&header).is_empty() {
             assert!(is_overwritten(disk), "erase: at point {number} a free area has a key");
         }
     });

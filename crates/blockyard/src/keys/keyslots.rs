@@ -209,7 +209,7 @@ impl Keyslots {
     pub fn kill(&self, number: u32, proof: Option<&Key>, last: bool) -> Result<(), Error> {
         self.repeated(|file, header| {
             if let Some(proof) = proof {
-                let others = keys::usable(header).into_iter().filter(|other| *other != number);
+                let others = keys::of_data(header).into_iter().filter(|other| *other != number);
                 self.unlock_one_of(file, header, proof, others)?;
             }
             self.locked(file, |file| {
@@ -275,7 +275,7 @@ impl Keyslots {
     ) -> Result<bool, Error> {
         Ok(match error {
             CryptError::Changed(_) => true,
-            CryptError::WrongPassphrase { .. } => !is_same(&self.header(file)?, header),
+            CryptError::WrongPassphrase { .. } => self.header(file)? != *header,
             _ => false,
         })
     }
@@ -350,14 +350,6 @@ impl Keyslots {
 
 fn last_of(may_remove: bool) -> Last {
     if may_remove { Last::Remove } else { Last::Keep }
-}
-
-fn is_same(one: &Header, other: &Header) -> bool {
-    match (one, other) {
-        (Header::Luks1(one), Header::Luks1(other)) => one == other,
-        (Header::Luks2(one), Header::Luks2(other)) => one == other,
-        _ => false,
-    }
 }
 
 impl NewKeyslot {

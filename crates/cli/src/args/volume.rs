@@ -157,6 +157,11 @@ impl HeaderPlaceArgs {
         self.header.header.as_deref().unwrap_or(&self.volume)
     }
 
+    /// All files and devices of the volume.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [Some(self.volume.as_path()), self.header.header.as_deref()].into_iter().flatten()
+    }
+
     /// The part of that file or device with the header. A detached header has no partitions.
     pub(crate) fn in_disk(&self) -> Place {
         match self.header.header {

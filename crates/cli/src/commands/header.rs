@@ -211,7 +211,7 @@ pub(crate) fn run(command: &HeaderCommand) -> Result<(), Failure> {
 fn backup(args: &BackupArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let backup = header::backup(path, &args.place.in_disk())?;
-    header::write_backup(&backup, path, &args.output, args.force.force)?;
+    header::write_backup(&backup, args.place.paths(), &args.output, args.force.force)?;
     let place = path.display();
     let output = args.output.display();
     say(&format!("{place}: the header is in {output}; it opens with the passphrases of today"));
@@ -221,23 +221,30 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let backup = header::read_backup(&args.input)?;
-    let writer = Writer::open(path, &args.place.in_disk())?;
+    let mut writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
-    let losses: Vec<_> = writer.compare(&backup).iter().map(Difference::to_string).collect();
+    let losses: Vec<_> = writer.compare(&backup)?.iter().map(Difference::to_string).collect();
     let losses = printable(&losses.join("; "));
     let place = path.display();
     let input = args.input.display();
     if !args.batch_mode {
         let losses = if losses.is_empty() { "they are equal" } else { &losses };
-        Terminal::confirm(&format!(
-            "the header of {place} will be replaced by the backup {input}: {losses}"
-        ))?;
+        let warning =
+            format!("the header of {place} will be replaced by the backup {input}: {losses}");
+        writer = confirmed(writer, &warning)?;
     } else if !losses.is_empty() {
         say(&format!("{place}: {losses}"));
     }
     writer.restore(&backup)?;
     say(&format!("{place}: the header was restored from {input}"));
     Ok(())
+}
+
+/// Asks at the terminal, without the locks: other programs need not wait for the person.
+fn confirmed(writer: Writer, warning: &str) -> Result<Writer, Failure> {
+    let released = writer.released();
+    Terminal::confirm(warning)?;
+    Ok(released.reopened()?)
 }
 
 fn check(args: &CheckArgs) -> Result<(), Failure> {
@@ -258,10 +265,11 @@ fn convert(args: &ConvertArgs) -> Result<(), Failure> {
         VersionName::Luks1 => (Version::Luks1, "LUKS1"),
         VersionName::Luks2 => (Version::Luks2, "LUKS2"),
     };
-    let writer = Writer::open(path, &args.place.in_disk())?;
+    let mut writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
     if !args.batch_mode {
-        Terminal::confirm(&format!("the header of {place} will be converted to {name}"))?;
+        let warning = format!("the header of {place} will be converted to {name}");
+        writer = confirmed(writer, &warning)?;
     }
     writer.convert(version)?;
     say(&format!("{place}: the header was converted to {name}"));
@@ -271,10 +279,11 @@ fn convert(args: &ConvertArgs) -> Result<(), Failure> {
 fn wipe(args: &WipeArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let place = path.display();
-    let writer = Writer::open(path, &args.place.in_disk())?;
+    let mut writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
     if !args.batch_mode {
-        Terminal::confirm(&format!("the header of {place} will be destroyed, and so its data"))?;
+        let warning = format!("the header of {place} will be destroyed, and so its data");
+        writer = confirmed(writer, &warning)?;
     }
     writer.wipe()?;
     say(&format!("{place}: the header was destroyed"));

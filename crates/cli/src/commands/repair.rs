@@ -38,16 +38,19 @@ pub(crate) struct RepairArgs {
 /// Checks, asks, repairs.
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
-    let writer = Writer::open(&args.volume, &args.partition.place())?;
+    let mut writer = Writer::open(&args.volume, &args.partition.place())?;
     warn_of_lock(&args.volume, writer.lock_warning());
     let (header, notices) = writer.inspect()?;
     if notices.is_empty() && matches!(header, Header::Luks2(_)) {
         say(&format!("{place}: both copies of the LUKS2 header are intact; nothing to repair"));
         return Ok(());
     }
-    if !notices.is_empty() {
+    if !notices.is_empty() && !args.batch_mode {
         let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
-        ask(&format!("{place}: {}", notices.join("; ")), args.batch_mode)?;
+        // Without the locks: other programs need not wait for the person.
+        let released = writer.released();
+        ask(&format!("{place}: {}", notices.join("; ")))?;
+        writer = released.reopened()?;
     }
     for copy in writer.repair()? {
         say(&format!("{place}: the {copy} LUKS2 header was rewritten"));
@@ -55,10 +58,9 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks for confirmation, unless `--batch-mode` is given.
-fn ask(notices: &str, batch_mode: bool) -> Result<(), Failure> {
+/// Asks for confirmation.
+fn ask(notices: &str) -> Result<(), Failure> {
     match Terminal::on_stdin() {
-        _ if batch_mode => Ok(()),
         Some(terminal) => {
             terminal.confirmed(&format!("{notices}. The bad copy will be overwritten."))
         }

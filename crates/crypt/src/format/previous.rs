@@ -14,16 +14,16 @@ pub(crate) const UNKNOWN_LEN_BYTES: u64 = 16 << 20;
 
 /// Zeros over every header that a program would find, including one behind a newer one, and over
 /// its keyslots. The starts of the headers are wiped and synced first, so that no header is ever
-/// left with wiped keyslots.
-pub(crate) fn wiped(source: &dyn HeaderSource) -> [Step; 2] {
+/// left with wiped keyslots. Nothing is written from `end_bytes` on.
+pub(crate) fn wiped(source: &dyn HeaderSource, end_bytes: u64) -> [Step; 2] {
     // Ranges of bytes; they may overlap, and end past the end of the device.
     let mut previous: Vec<Range<u64>> = Vec::new();
     luks1::Header::find_previous(source, &mut previous);
     luks2::find_previous(source, &mut previous);
-    let device_len = source.len_bytes();
-    let clipped = |range: Range<u64>| Write::Zeros(range.start..range.end.min(device_len));
+    let end_bytes = end_bytes.min(source.len_bytes());
+    let clipped = |range: Range<u64>| Write::Zeros(range.start..range.end.min(end_bytes));
     [
-        Step::new("the old header", luks2::erased_copies(source)),
+        Step::new("the old header", luks2::erased_copies(source, end_bytes)),
         Step::new("over the old keyslots", previous.into_iter().map(clipped).collect()),
     ]
 }

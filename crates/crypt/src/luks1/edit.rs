@@ -91,9 +91,14 @@ impl Header {
     }
 
     /// The keyslots in use.
-    pub(crate) fn usable_keyslots(&self) -> Vec<u32> {
+    pub(crate) fn data_keyslots(&self) -> Vec<u32> {
         let numbers = (0..).zip(&self.keyslots);
         numbers.filter(|(_, slot)| slot.state == KEYSLOT_ACTIVE).map(|(number, _)| number).collect()
+    }
+
+    /// Whether no other keyslot is in use.
+    pub(crate) fn is_last(&self, number: u32) -> bool {
+        self.data_keyslots().iter().all(|other| *other == number)
     }
 
     /// Whether the keyslot has the same fields in both headers.
@@ -111,6 +116,12 @@ impl Header {
     /// First byte of the data.
     pub(crate) fn data_offset_bytes(&self) -> u64 {
         u64::from(self.payload_offset_sectors) * 512
+    }
+
+    /// The areas of the keyslots that are not in use.
+    pub(crate) fn free_areas(&self) -> Vec<Range<u64>> {
+        let free = (0..).zip(&self.keyslots).filter(|(_, slot)| slot.state == KEYSLOT_INACTIVE);
+        free.map(|(number, _)| self.area(number)).collect()
     }
 
     /// The areas of the keyslots in use.

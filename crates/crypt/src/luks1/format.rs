@@ -102,7 +102,7 @@ pub fn format(
         key_len_bytes: volume_key.len(),
     };
     let material = area.write(&area_key, &volume_key)?;
-    let mut steps = previous::wiped(&&*device).to_vec();
+    let mut steps = previous::wiped(&&*device, device.len_bytes()).to_vec();
     steps.push(Step::new("the keyslots", vec![Write::Zeros(0..end_bytes), material]));
     steps.extend(header.steps());
     write_steps(device, &steps)?;
@@ -248,9 +248,10 @@ impl Header {
     }
 }
 
-/// Writes text into a NUL-padded field; the text is shorter than the field.
+/// Writes text into a NUL-padded field. The text may fill the field: the headers of others may have
+/// texts without a NUL.
 pub(crate) fn push_text(bytes: &mut Vec<u8>, text: &str, field_len: usize) {
-    assert!(text.len() < field_len, "checked before");
+    assert!(text.len() <= field_len, "checked before");
     bytes.extend_from_slice(text.as_bytes());
     bytes.resize(bytes.len() + field_len - text.len(), 0);
 }

@@ -24,7 +24,7 @@ use super::new_keyslot::{AreaCipher, digest_json, keyslot_json};
 use super::{
     Binary, Header, LABEL_LEN_BYTES, Metadata, Token, header_steps, json_area, keyslot, sealed_last,
 };
-use crate::error::Error;
+use crate::error::{Error, Requirement};
 use crate::format::{Pbkdf, label_field};
 use crate::header_write::{Step, Write};
 use crate::kdf::KdfLimits;
@@ -60,11 +60,10 @@ pub(crate) fn prepare(
     passphrase: &SecretBytes,
     new: &NewKeyslot,
 ) -> Result<Prepared, Error> {
-    let (segment, _, crypt) = header.data_segment()?;
-    let data_key_bits = u32::try_from(key.len() * 8).expect("at most 8192 bits");
+    let (segment, ..) = header.data_segment()?;
     let area = match &new.area {
         Some(area) => area.clone(),
-        None => AreaCipher::for_data(&crypt.encryption, data_key_bits),
+        None => header.area_cipher(key, new.usage)?,
     };
     area.check()?;
     let digest = match new.usage {
@@ -212,6 +211,19 @@ impl Header {
             .map_err(|problem| Error::header(place, problem))
     }
 
+    /// The cipher of a new keyslot's area as in cryptsetup: that of the data with a key of the same
+    /// length. The length of an unbound key does not matter.
+    fn area_cipher(&self, key: &SecretBytes, usage: Usage) -> Result<AreaCipher, Error> {
+        let (segment, _, crypt) = self.data_segment()?;
+        let (_, digest) = self.data_digest(segment)?;
+        let len_bytes = match (self.metadata.key_len_bytes(digest), usage) {
+            (Some(len_bytes), _) => len_bytes,
+            (None, Usage::Data) => u32::try_from(key.len()).expect("at most 1024 bytes"),
+            (None, Usage::Unbound) => return Ok(AreaCipher::standard()),
+        };
+        Ok(AreaCipher::for_data(&crypt.encryption, len_bytes * 8))
+    }
+
     /// The digest of the data's key.
     pub(super) fn data_digest(&self, segment: u32) -> Result<(u32, &super::Digest), Error> {
         let mut digests = self.metadata.digests.iter();
@@ -220,15 +232,33 @@ impl Header {
         Ok((*number, digest))
     }
 
-    /// The keyslots that open the data with the right passphrase.
-    pub(crate) fn usable_keyslots(&self) -> Vec<u32> {
-        let segments = &self.metadata.segments;
-        let opens = |number: u32| {
-            segments.keys().any(|segment| self.metadata.digest_of(number, *segment).is_some())
-        };
-        let keyslots = self.metadata.keyslots.iter();
-        let usable = keyslots.filter(|(_, slot)| keyslot::problem(slot).is_none());
-        usable.map(|(number, _)| *number).filter(|number| opens(*number)).collect()
+    /// The digests of keys of the data. A reencryption has one for the old key and one for the new.
+    fn data_digests(&self) -> impl Iterator<Item = (&u32, &super::Digest)> {
+        self.metadata.digests.iter().filter(|(_, digest)| !digest.segments.is_empty())
+    }
+
+    /// The keyslots with a key of the data, also those that this program does not support.
+    pub(crate) fn data_keyslots(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> =
+            self.data_digests().flat_map(|(_, digest)| digest.keyslots.iter().copied()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+
+    /// Whether a key of the data is in no other keyslot, or in none that this program supports
+    /// although it supports this one.
+    pub(crate) fn is_last(&self, number: u32) -> bool {
+        let keyslots = &self.metadata.keyslots;
+        let is_supported =
+            |number: &u32| keyslots.get(number).is_some_and(|it| keyslot::problem(it).is_none());
+        self.data_digests().filter(|(_, digest)| digest.keyslots.contains(&number)).any(
+            |(_, digest)| {
+                let others = digest.keyslots.iter().filter(|other| **other != number);
+                let mut others = others.filter(|other| keyslots.contains_key(*other)).peekable();
+                others.peek().is_none() || is_supported(&number) && !others.any(is_supported)
+            },
+        )
     }
 
     /// Whether the keyslot has the same record in both headers.
@@ -259,15 +289,28 @@ impl Header {
         keyslots.map(|(number, slot)| (*number, slot.area.range())).collect()
     }
 
-    /// Whether the digests of the data's keys are equal.
+    /// Whether the digests of the data's keys are equal, also those of volumes that this program
+    /// cannot open.
     pub(crate) fn has_same_digest(&self, other: &Self) -> bool {
-        let of = |header: &Self| -> Option<Value> {
-            let (segment, ..) = header.data_segment().ok()?;
-            let (number, _) = header.data_digest(segment).ok()?;
-            let digest = &header.metadata.document["digests"][number.to_string()];
-            Some(json!([digest["salt"], digest["digest"]]))
+        let of = |header: &Self| -> Vec<Value> {
+            let digests = &header.metadata.document["digests"];
+            let of_number = |number: &u32| {
+                let digest = &digests[number.to_string()];
+                json!([digest["salt"], digest["digest"]])
+            };
+            header.data_digests().map(|(number, _)| of_number(number)).collect()
         };
         of(self) == of(other)
+    }
+
+    /// Checks that a backup of this header may be restored: cryptsetup refuses requirements other
+    /// than that of an online reencryption.
+    pub(crate) fn check_restorable(&self) -> Result<(), Error> {
+        match self.metadata.config.unmet_requirement() {
+            Some(Requirement::Reencryption(name)) if name.starts_with("online") => Ok(()),
+            Some(requirement) => Err(Error::Requirement(requirement)),
+            None => Ok(()),
+        }
     }
 
     /// Whether copies and keyslots area of both lie at the same places.

@@ -231,18 +231,19 @@ fn with_damaged(intact: Intact, other: &Found) -> (Intact, Vec<Notice>) {
     (intact, vec![notice])
 }
 
-/// Zeros over the start of every possible header copy, LUKS1 included. Keyslots and data stay: an
-/// interruption leaves either a header with its keyslots, or no header.
-pub(crate) fn erased_copies(source: &dyn HeaderSource) -> Vec<Write> {
+/// Zeros over the start of every possible header copy before `end_bytes`, LUKS1 included. Keyslots
+/// and data stay: an interruption leaves either a header with its keyslots, or no header.
+pub(crate) fn erased_copies(source: &dyn HeaderSource, end_bytes: u64) -> Vec<Write> {
     let primary = std::iter::once((Copy::Primary, 0));
     let places = primary.chain(HDR_LENS_BYTES.map(|offset| (Copy::Secondary, offset)));
     let is_there = |(copy, offset_bytes): &(Copy, u64)| {
         let mut magic = [0; MAGIC.len()];
         // An unreadable block cannot be found as a header later either.
-        source.read_at(*offset_bytes, &mut magic).is_ok() && magic == copy.magic()
+        *offset_bytes < end_bytes
+            && source.read_at(*offset_bytes, &mut magic).is_ok()
+            && magic == copy.magic()
     };
-    let device_len = source.len_bytes();
-    let start = |offset: u64| Write::Zeros(offset..(offset + BINARY_LEN_BYTES).min(device_len));
+    let start = |offset: u64| Write::Zeros(offset..(offset + BINARY_LEN_BYTES).min(end_bytes));
     places.filter(is_there).map(|(_, offset_bytes)| start(offset_bytes)).collect()
 }
 

@@ -33,8 +33,13 @@ impl AreaCipher {
     pub(crate) fn for_data(cipher: &str, key_size_bits: u32) -> Self {
         match CipherSpec::parse(cipher) {
             Ok(spec) if spec.fits_keyslots() => Self { cipher: cipher.to_owned(), key_size_bits },
-            _ => Self { cipher: AREA_CIPHER.to_owned(), key_size_bits: AREA_KEY_SIZE_BITS },
+            _ => Self::standard(),
         }
+    }
+
+    /// cryptsetup's default.
+    pub(crate) fn standard() -> Self {
+        Self { cipher: AREA_CIPHER.to_owned(), key_size_bits: AREA_KEY_SIZE_BITS }
     }
 
     pub(crate) fn key_len_bytes(&self) -> usize {

@@ -1,4 +1,5 @@
 mod edges;
+mod edit;
 mod unlock;
 
 use std::sync::OnceLock;
