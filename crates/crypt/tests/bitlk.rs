@@ -121,7 +121,7 @@ fn intact_copy_of_the_metadata_is_used() {
         disk[at + [0, 10, 200][copy]] ^= 1;
     }
     let error = problem(&disk, "");
-    assert!(error.contains("all copies are"), "{error}");
+    assert!(error.contains("all copies of its metadata are damaged"), "{error}");
     for reason in ["no signature", "its version is 3", "its checksum is wrong"] {
         assert!(error.contains(reason), "{error}");
     }

@@ -105,15 +105,25 @@ pub(super) fn read(
                         own => Err(format!("it is at byte {offset}, and says that it is at {own}")),
                     })
                     .map_err(|problem| Error::header(place, problem))?;
-                return Ok((metadata, problems));
+                return Ok((metadata, notices(problems)));
             }
-            Err(problem) => problems.push(format!(
-                "copy {} of the BitLocker metadata is damaged ({problem})",
-                index + 1
-            )),
+            Err(problem) => problems.push((index + 1, problem)),
         }
     }
-    Err(Error::header("BitLocker volume", format!("all copies are: {}", problems.join("; "))))
+    let copies: Vec<String> =
+        problems.iter().map(|(copy, problem)| format!("copy {copy}: {problem}")).collect();
+    let problem = format!(
+        "all copies of its metadata are damaged ({}); Windows may recover the data with repair-bde",
+        copies.join("; ")
+    );
+    Err(Error::header("BitLocker volume", problem))
+}
+
+/// Notices about damaged copies, each with its number and problem.
+fn notices(problems: Vec<(usize, String)>) -> Vec<String> {
+    let notice =
+        |(copy, problem)| format!("copy {copy} of the BitLocker metadata is damaged ({problem})");
+    problems.into_iter().map(notice).collect()
 }
 
 /// A block with a right CRC, and its validation.
