@@ -186,6 +186,9 @@ fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
     }
 }
 
+const ELEVATORS: [&str; 9] =
+    ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber", "bfq", "adios"];
+
 #[test]
 fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
     let lab = Lab::new();
@@ -194,9 +197,7 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
     let listing = text(&lab.ok(&["elevators"]).stdout);
     assert!(listing.lines().all(|line| line.chars().count() <= 100), "{listing}");
     assert!(!listing.ends_with("\n\n") && !listing.contains("\n\n\n"), "{listing}");
-    for name in
-        ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline", "kyber", "bfq", "adios"]
-    {
+    for name in ELEVATORS {
         let elevator = all.iter().find(|elevator| elevator["name"] == name).unwrap();
         assert!(listing.lines().any(|line| line.starts_with(&format!("{name} "))), "{listing}");
         let alone = text(&lab.ok(&["elevators", name]).stdout);
@@ -218,7 +219,7 @@ fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
             }
         }
     }
-    assert_eq!(all.len(), 8, "a new one belongs into the list above");
+    assert_eq!(all.len(), ELEVATORS.len(), "a new one belongs into the list");
 }
 
 #[test]
