@@ -99,10 +99,10 @@ pub use blockyard_crypt::secret::SecretBytes;
 pub use blockyard_crypt::tcrypt::{Options as TcryptOptions, VolumeKind as TcryptKind};
 pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_engine::elevator::ElevatorSpec;
-pub use blockyard_host::file::Kind as BackingKind;
+pub use blockyard_host::file::BackingKind;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::{StopSignal, harden};
-pub use blockyard_host::stages::{Kind as RequestKind, Stage};
+pub use blockyard_host::stages::{RequestKind, Stage};
 pub use blockyard_host::volume::{Backing, PipelineChoice, Scheduling, VolumeOptions as Settings};
 pub use blockyard_workload as workload;
 

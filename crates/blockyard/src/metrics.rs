@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use blockyard_host::stages::{self, Kind, Stage};
+use blockyard_host::stages::{self, RequestKind, Stage};
 use blockyard_protocol::http::{self, Answer, Asked, HEAD_BYTES_MAX};
 
 use crate::status::{KindRequests, State, Status, VolumeStatus};
@@ -85,7 +85,7 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
         let mut samples = String::new();
         for device in devices {
             let export = export_of(device);
-            for kind in Kind::ALL {
+            for kind in RequestKind::ALL {
                 let op = kind.name();
                 let figure = figure(device.activity.requests.of(kind));
                 writeln!(samples, "{name}{{export=\"{export}\",op=\"{op}\"}} {figure}")
@@ -157,7 +157,7 @@ fn times(text: &mut String, devices: &[VolumeStatus]) {
     let mut stages = String::new();
     for device in devices {
         let export = export_of(device);
-        for kind in Kind::ALL {
+        for kind in RequestKind::ALL {
             let of_kind = device.activity.requests.of(kind);
             if of_kind.total.samples == 0 {
                 continue;

@@ -45,7 +45,7 @@ use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
 use crate::size::parse_size;
-use crate::volume_spec::{Kind, LuksSpec, TokenUse, VolumeSpec};
+use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
 /// Limit of the file's length: some thousand exports.
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
@@ -305,7 +305,7 @@ impl ExportText {
         self.aliases.iter().map(alias).collect()
     }
 
-    fn table_kind(&self) -> Result<Kind, Failure> {
+    fn table_kind(&self) -> Result<VolumeFormat, Failure> {
         let luks_or_key = self.header.is_some()
             || self.header_copy.is_some()
             || self.key_slot.is_some()
@@ -321,10 +321,10 @@ impl ExportText {
                  key_file, key_fd, key_command, key_credential, the token's keys and cipher",
             ));
         }
-        Ok(Kind::Table)
+        Ok(VolumeFormat::Table)
     }
 
-    fn volume_kind(&self, folder: &Path) -> Result<Kind, Failure> {
+    fn volume_kind(&self, folder: &Path) -> Result<VolumeFormat, Failure> {
         let plain = PlainArgs {
             cipher: self.cipher.clone(),
             key_size: self.key_size,
@@ -355,7 +355,7 @@ impl ExportText {
             tcrypt_keyfile: self.tcrypt_keyfiles.iter().map(|path| folder.join(path)).collect(),
             veracrypt_pim: self.veracrypt_pim,
         };
-        Kind::new(self.kind.map(Into::into), luks, &plain, &tcrypt)
+        VolumeFormat::new(self.kind.map(Into::into), luks, &plain, &tcrypt)
     }
 
     fn tokens(&self) -> TokenUse {
@@ -514,7 +514,7 @@ mod tests {
         let raw = &config.exports[0];
         assert_eq!(raw.volume.path, Path::new("/srv/raw"));
         assert_eq!(raw.volume.key.source, KeySource::Descriptor(3));
-        assert!(raw.read_only && matches!(raw.volume.kind, Kind::Plain(_)));
+        assert!(raw.read_only && matches!(raw.volume.kind, VolumeFormat::Plain(_)));
     }
 
     #[test]
@@ -565,7 +565,7 @@ mod tests {
         let config = parse(example.unwrap()).unwrap();
         let names: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
         assert_eq!(names, ["archive", "home", "scratch", "two disks in one"]);
-        assert!(matches!(config.exports[3].volume.kind, Kind::Table));
+        assert!(matches!(config.exports[3].volume.kind, VolumeFormat::Table));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) struct VolumeSpec {
     /// The part of it that holds the volume.
     pub(crate) place: Place,
     /// Its format.
-    pub(crate) kind: Kind,
+    pub(crate) kind: VolumeFormat,
     /// Source of its passphrase or key.
     pub(crate) key: KeyInput,
     /// Bypass the page cache.
@@ -48,7 +48,7 @@ pub(crate) struct VolumeSpec {
 
 /// The format of a volume.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum VolumeFormat {
     /// LUKS1 or LUKS2.
     Luks(LuksSpec),
     /// dm-crypt without a header.
@@ -136,7 +136,7 @@ pub(crate) struct PlainSpec {
     pub(crate) iv_large_sectors: bool,
 }
 
-impl Kind {
+impl VolumeFormat {
     /// The part of the disk that `--partition` and `--offset` name. The offset of a plain volume is
     /// one of its parameters.
     pub(crate) fn place(
@@ -268,8 +268,8 @@ impl VolumeSpec {
         }
         let mut opened = None;
         let key = match &self.kind {
-            Kind::Luks(_) | Kind::Bitlk(_) if !locked.needs_key() => None,
-            Kind::Luks(luks) => {
+            VolumeFormat::Luks(_) | VolumeFormat::Bitlk(_) if !locked.needs_key() => None,
+            VolumeFormat::Luks(luks) => {
                 let version = locked.header().map_or(Ok(()), |header| luks.check_version(header));
                 version.map_err(|failure| failure.at(self.header_path()))?;
                 if self.key.source == KeySource::Ask && locked.header().is_some() {
@@ -280,13 +280,13 @@ impl VolumeSpec {
                     None => Some(Key::Passphrase(self.key.read(&place, stdin_use)?)),
                 }
             }
-            Kind::Tcrypt(_) | Kind::Bitlk(_) => {
+            VolumeFormat::Tcrypt(_) | VolumeFormat::Bitlk(_) => {
                 Some(Key::Passphrase(self.key.read(&place, stdin_use)?))
             }
-            Kind::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
-            Kind::Table => None,
+            VolumeFormat::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
+            VolumeFormat::Table => None,
         };
-        let detects_wrong_key = !matches!(self.kind, Kind::Plain(_) | Kind::Table);
+        let detects_wrong_key = !matches!(self.kind, VolumeFormat::Plain(_) | VolumeFormat::Table);
         let input = self.key.clone();
         Ok(Prepared { options, locked, key, opened, input, stdin_use, place, detects_wrong_key })
     }
@@ -308,18 +308,21 @@ impl VolumeSpec {
             .settings(VolumeOptions { direct: self.direct, ..settings })
             .place(self.place.clone());
         Ok(match &self.kind {
-            Kind::Luks(luks) => luks.options(options, is_written)?,
-            Kind::Plain(plain) => options.plain(plain.options()),
-            Kind::Tcrypt(tcrypt) => tcrypt.options(options)?,
-            Kind::Bitlk(limits) => options.kdf_limits(*limits).bitlk(),
-            Kind::Table => options.table_text(read_table(&self.path)?),
+            VolumeFormat::Luks(luks) => luks.options(options, is_written)?,
+            VolumeFormat::Plain(plain) => options.plain(plain.options()),
+            VolumeFormat::Tcrypt(tcrypt) => tcrypt.options(options)?,
+            VolumeFormat::Bitlk(limits) => options.kdf_limits(*limits).bitlk(),
+            VolumeFormat::Table => options.table_text(read_table(&self.path)?),
         })
     }
 
     fn header_path(&self) -> impl std::fmt::Display {
         let header = match &self.kind {
-            Kind::Luks(luks) => luks.header.as_ref(),
-            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => None,
+            VolumeFormat::Luks(luks) => luks.header.as_ref(),
+            VolumeFormat::Plain(_)
+            | VolumeFormat::Tcrypt(_)
+            | VolumeFormat::Bitlk(_)
+            | VolumeFormat::Table => None,
         };
         header.unwrap_or(&self.path).display()
     }
@@ -492,16 +495,22 @@ impl VolumeSpec {
     /// Files of the volume: image, device or table, detached header, key file.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let header = match &self.kind {
-            Kind::Luks(luks) => luks.header.as_deref(),
-            Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => None,
+            VolumeFormat::Luks(luks) => luks.header.as_deref(),
+            VolumeFormat::Plain(_)
+            | VolumeFormat::Tcrypt(_)
+            | VolumeFormat::Bitlk(_)
+            | VolumeFormat::Table => None,
         };
         let key = match &self.key.source {
             KeySource::File(path) => Some(path.as_path()),
             _ => None,
         };
         let keyfiles = match &self.kind {
-            Kind::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),
-            Kind::Luks(_) | Kind::Plain(_) | Kind::Bitlk(_) | Kind::Table => &[],
+            VolumeFormat::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),
+            VolumeFormat::Luks(_)
+            | VolumeFormat::Plain(_)
+            | VolumeFormat::Bitlk(_)
+            | VolumeFormat::Table => &[],
         };
         let named = [Some(self.path.as_path()), header, key].into_iter().flatten();
         named.chain(keyfiles.iter().map(PathBuf::as_path)).collect()

@@ -26,12 +26,12 @@ use crate::error::Error;
 use crate::hash::HashAlgorithm;
 use crate::header_write::{Step, Write, write_steps};
 use crate::kdf::{Argon2Variant, Kdf, cost};
+use crate::key_material::is_null_cipher;
 use crate::luks::Header;
 use crate::luks2::{
     self, AreaCipher, BINARY_LEN_BYTES, Binary, HDR_LENS_BYTES, KEYSLOTS_LEN_MAX_BYTES,
     LABEL_LEN_BYTES, Metadata,
 };
-use crate::material::is_null_cipher;
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
 

@@ -10,7 +10,6 @@
 
 mod adiantum;
 pub mod af;
-mod attempt;
 pub mod backup;
 pub mod bitlk;
 mod block;
@@ -24,11 +23,11 @@ pub mod hash;
 mod header_write;
 pub mod info;
 pub mod kdf;
+mod key_material;
 pub mod keys;
 pub mod luks;
 pub mod luks1;
 pub mod luks2;
-mod material;
 pub mod params;
 pub mod partition;
 pub mod plain;
@@ -37,6 +36,7 @@ pub mod signature;
 pub mod source;
 mod stack;
 pub mod tcrypt;
+mod unlock_attempt;
 #[cfg(test)]
 mod vectors;
 

@@ -23,14 +23,15 @@ const SIZE_BYTES: u64 = 4 * MIB;
 
 /// Access to the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Placement {
     Memory,
     Cached,
     Direct,
     MqDeadline,
 }
 
-const WAYS: [Way; 4] = [Way::Memory, Way::Cached, Way::Direct, Way::MqDeadline];
+const PLACEMENTS: [Placement; 4] =
+    [Placement::Memory, Placement::Cached, Placement::Direct, Placement::MqDeadline];
 
 /// A served volume, and its folder.
 struct Served {
@@ -40,15 +41,16 @@ struct Served {
 }
 
 impl Served {
-    fn start(way: Way, cipher: &str) -> Self {
-        let place = if way == Way::Memory { "/dev/shm" } else { env!("CARGO_TARGET_TMPDIR") };
+    fn start(placement: Placement, cipher: &str) -> Self {
+        let place =
+            if placement == Placement::Memory { "/dev/shm" } else { env!("CARGO_TARGET_TMPDIR") };
         let dir = tempfile::tempdir_in(place).unwrap();
         let path = dir.path().join("image");
         File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
-        let elevator =
-            (way == Way::MqDeadline).then(|| ElevatorSpec::parse("mq-deadline").unwrap());
+        let elevator = (placement == Placement::MqDeadline)
+            .then(|| ElevatorSpec::parse("mq-deadline").unwrap());
         let options = VolumeOptions {
-            direct: matches!(way, Way::Direct | Way::MqDeadline),
+            direct: matches!(placement, Placement::Direct | Placement::MqDeadline),
             scheduling: Scheduling { elevator, ..Scheduling::default() },
             worker_threads: Some(0),
             controlled: true,
@@ -72,8 +74,8 @@ impl Served {
         Self { serving, volume, _dir: dir }
     }
 
-    fn xts(way: Way) -> Self {
-        Self::start(way, "aes-xts-plain64")
+    fn xts(placement: Placement) -> Self {
+        Self::start(placement, "aes-xts-plain64")
     }
 
     fn connect(&self) -> Client {
@@ -99,8 +101,8 @@ fn replies(client: &mut Client, count: usize) {
 
 #[test]
 fn zeroes_over_a_border_and_an_unaligned_write_that_come_together_both_end() {
-    for way in WAYS {
-        let served = Served::xts(way);
+    for placement in PLACEMENTS {
+        let served = Served::xts(placement);
         let mut client = served.connect();
         // Across a multiple of 1 MiB, with an end inside a sector; and both.
         for (offset, len) in [(MIB - 8192, 16_896), (MIB - 512, 1024), (100, 3 << 20)] {
@@ -117,9 +119,12 @@ fn zeroes_over_a_border_and_an_unaligned_write_that_come_together_both_end() {
                 let skip = (offset - around.0) as usize;
                 let (before, rest) = bytes.split_at(skip);
                 let (zeroes, behind) = rest.split_at(len as usize);
-                assert!(zeroes.iter().all(|&byte| byte == 0), "{way:?}: {offset}");
-                assert!(before.iter().chain(behind).all(|&byte| byte == fill), "{way:?}: {offset}");
-                assert!(read(&mut client, SIZE_BYTES - 1000, 500) == [fill; 500], "{way:?}");
+                assert!(zeroes.iter().all(|&byte| byte == 0), "{placement:?}: {offset}");
+                assert!(
+                    before.iter().chain(behind).all(|&byte| byte == fill),
+                    "{placement:?}: {offset}"
+                );
+                assert!(read(&mut client, SIZE_BYTES - 1000, 500) == [fill; 500], "{placement:?}");
             }
         }
         drop(client);
@@ -167,8 +172,8 @@ fn write_beside(served: &Served, one_connection: bool, command: u16, len: u32) {
 
 #[test]
 fn bytes_beside_a_patch_keep_what_another_connection_has_written() {
-    for way in WAYS {
-        let served = Served::xts(way);
+    for placement in PLACEMENTS {
+        let served = Served::xts(placement);
         write_beside(&served, false, WRITE, BLOCK);
         served.serving.stop();
     }
@@ -176,8 +181,8 @@ fn bytes_beside_a_patch_keep_what_another_connection_has_written() {
 
 #[test]
 fn bytes_beside_a_patch_keep_what_the_same_connection_has_written() {
-    for way in WAYS {
-        let served = Served::xts(way);
+    for placement in PLACEMENTS {
+        let served = Served::xts(placement);
         write_beside(&served, true, WRITE, BLOCK);
         served.serving.stop();
     }
@@ -185,8 +190,8 @@ fn bytes_beside_a_patch_keep_what_the_same_connection_has_written() {
 
 #[test]
 fn bytes_beside_a_patch_keep_long_writes_and_zeroes() {
-    for way in [Way::Direct, Way::MqDeadline] {
-        let served = Served::xts(way);
+    for placement in [Placement::Direct, Placement::MqDeadline] {
+        let served = Served::xts(placement);
         write_beside(&served, false, WRITE, 64 << 10);
         write_beside(&served, true, WRITE_ZEROES, 64 << 10);
         served.serving.stop();
@@ -195,8 +200,8 @@ fn bytes_beside_a_patch_keep_long_writes_and_zeroes() {
 
 #[test]
 fn two_clients_that_write_parts_of_one_sector_lose_none() {
-    for way in WAYS {
-        let served = Served::xts(way);
+    for placement in PLACEMENTS {
+        let served = Served::xts(placement);
         let mut first = served.connect();
         let mut second = served.connect();
         for round in 0..100u64 {
@@ -210,7 +215,7 @@ fn two_clients_that_write_parts_of_one_sector_lose_none() {
             second.send(&parts(256));
             replies(&mut first, 20);
             replies(&mut second, 20);
-            assert!(read(&mut first, 0, BLOCK) == [fill; BLOCK as usize], "{way:?}");
+            assert!(read(&mut first, 0, BLOCK) == [fill; BLOCK as usize], "{placement:?}");
         }
         drop((first, second));
         served.serving.stop();
@@ -219,7 +224,7 @@ fn two_clients_that_write_parts_of_one_sector_lose_none() {
 
 #[test]
 fn volume_is_suspended_while_clients_write_parts_of_sectors() {
-    let served = Served::xts(Way::Direct);
+    let served = Served::xts(Placement::Direct);
     let ends = AtomicBool::new(false);
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -258,8 +263,8 @@ fn volume_is_suspended_while_clients_write_parts_of_sectors() {
 
 #[test]
 fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
-    for way in WAYS {
-        let served = Served::start(way, "aes-cbc-essiv:sha256");
+    for placement in PLACEMENTS {
+        let served = Served::start(placement, "aes-cbc-essiv:sha256");
         let mut reader = served.connect();
         let mut writer = served.connect();
         writer.ask(WRITE, 0, 1, (0, BLOCK), 7);
@@ -279,7 +284,7 @@ fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
                 bytes.iter().all(|&byte| byte == 7)
             });
             ends.store(true, Ordering::Relaxed);
-            assert!(is_whole, "{way:?}");
+            assert!(is_whole, "{placement:?}");
         });
         drop((reader, writer));
         served.serving.stop();
@@ -288,8 +293,8 @@ fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
 
 #[test]
 fn client_that_takes_no_replies_holds_up_neither_a_suspend_nor_a_write_of_a_part() {
-    for way in [Way::Direct, Way::MqDeadline] {
-        let served = Served::xts(way);
+    for placement in [Placement::Direct, Placement::MqDeadline] {
+        let served = Served::xts(placement);
         let mut silent = served.connect();
         let mut other = served.connect();
         // The replies exceed the buffers of the sockets and the server, the requests do not. Writes

@@ -101,7 +101,7 @@ pub struct Failed {
 
 /// A bio to be submitted.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct ScheduledBio {
     start: Nanos,
     op: DirectOp,
     offset_bytes: u64,
@@ -116,7 +116,7 @@ struct Step {
 pub struct Player {
     priority: Priority,
     pace: Pace,
-    steps: Vec<Step>,
+    steps: Vec<ScheduledBio>,
     next: usize,
     /// The last submission, until its call returns.
     submitted: Option<usize>,
@@ -148,7 +148,7 @@ impl Replay {
     /// When a bio does not fit the target.
     pub fn new(trace: &Trace, pace: Pace, target: Target) -> Result<Self, Misfit> {
         let knows_ends = trace.bios.iter().any(|bio| bio.completion.is_some());
-        let mut by_submitter: BTreeMap<(u32, Priority), Vec<Step>> = BTreeMap::new();
+        let mut by_submitter: BTreeMap<(u32, Priority), Vec<ScheduledBio>> = BTreeMap::new();
         let mut ends: BTreeMap<(u32, Priority), BinaryHeap<std::cmp::Reverse<Nanos>>> =
             BTreeMap::new();
         let mut end_bytes = 0;
@@ -168,7 +168,7 @@ impl Replay {
                 _ => USUAL_DEPTH,
             };
             let TracedBio { op, sync, fua, preflush, .. } = *bio;
-            by_submitter.entry(submitter).or_default().push(Step {
+            by_submitter.entry(submitter).or_default().push(ScheduledBio {
                 start: bio.start,
                 op: DirectOp::Bio { op, sync, fua, preflush },
                 offset_bytes,
@@ -308,7 +308,7 @@ fn name_of(op: DirectOp) -> &'static str {
 }
 
 impl Player {
-    fn new(priority: Priority, pace: Pace, steps: Vec<Step>) -> Self {
+    fn new(priority: Priority, pace: Pace, steps: Vec<ScheduledBio>) -> Self {
         Self {
             priority,
             pace,
@@ -337,7 +337,7 @@ impl Player {
     }
 
     fn take_end(&mut self, step: usize, status: Result<(), i32>, ended: Nanos) {
-        let Step { op, offset_bytes, len_bytes, submitted, .. } = self.steps[step];
+        let ScheduledBio { op, offset_bytes, len_bytes, submitted, .. } = self.steps[step];
         let op = name_of(op);
         let counted = self.counted.entry(op).or_default();
         counted.out_bios += 1;
@@ -356,7 +356,7 @@ impl Player {
         let id = self.next;
         let step = &mut self.steps[id];
         step.submitted = now;
-        let Step { op, offset_bytes, len_bytes, .. } = *step;
+        let ScheduledBio { op, offset_bytes, len_bytes, .. } = *step;
         let counted = self.counted.entry(name_of(op)).or_default();
         counted.in_bios += 1;
         counted.in_bytes += len_bytes;

@@ -14,7 +14,7 @@ pub(crate) struct Job {
 }
 
 /// Measurements of fio.
-pub(crate) struct Seen {
+pub(crate) struct FioResult {
     pub(crate) requests: f64,
     pub(crate) bytes: f64,
     pub(crate) mib_s: f64,
@@ -34,7 +34,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl Job {
-    pub(crate) fn run(&self, run: &Run) -> Result<Seen> {
+    pub(crate) fn run(&self, run: &Run) -> Result<FioResult> {
         let mut fio = match run.cpu {
             Some(cpu) => {
                 let mut fio = tools::tool("taskset");
@@ -54,13 +54,13 @@ impl Job {
         self.seen(&job)
     }
 
-    fn seen(&self, job: &Value) -> Result<Seen> {
+    fn seen(&self, job: &Value) -> Result<FioResult> {
         ensure!(job["error"] == 0, "fio error {}", job["error"]);
         let side = &job[if self.rw.contains("read") { "read" } else { "write" }];
         let number = |value: &Value| value.as_f64().context("a number is missing in fio's JSON");
         let percentile = |name: &str| number(&side["clat_ns"]["percentile"][name]);
         let percent = number(&job["usr_cpu"])? + number(&job["sys_cpu"])?;
-        Ok(Seen {
+        Ok(FioResult {
             requests: number(&side["total_ios"])?,
             bytes: number(&side["io_bytes"])?,
             mib_s: number(&side["bw_bytes"])? / f64::from(1 << 20),

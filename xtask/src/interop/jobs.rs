@@ -62,7 +62,7 @@ impl Asked {
 }
 
 /// Reads, writes, and flushes.
-type Seen = [Asked; 3];
+type RequestCounts = [Asked; 3];
 
 fn one(lab: &Lab, job_file: &Path) -> Result<String> {
     let image = lab.path("jobs.img");
@@ -70,7 +70,7 @@ fn one(lab: &Lab, job_file: &Path) -> Result<String> {
     lab.give(&image)?;
     let (theirs, their_mib_s) = by_fio(lab, job_file, &image)?;
     let (ours, our_mib_s) = by_bench(lab, job_file, &image)?;
-    let all = |seen: &Seen| seen[0].requests + seen[1].requests;
+    let all = |seen: &RequestCounts| seen[0].requests + seen[1].requests;
     ensure!(all(&theirs) == all(&ours), "{} requests in fio, {} here", all(&theirs), all(&ours));
     ensure!(all(&theirs) > 0, "fio did nothing");
     for (side, (theirs, ours)) in ["read", "write", "flush"].iter().zip(theirs.iter().zip(&ours)) {
@@ -101,7 +101,7 @@ fn mib_s(job: &Value) -> f64 {
     (of("read") + of("write")) / f64::from(1 << 20)
 }
 
-fn by_fio(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
+fn by_fio(lab: &Lab, job_file: &Path, image: &Path) -> Result<(RequestCounts, f64)> {
     let log = lab.path("fio.iolog");
     let _ = std::fs::remove_file(&log);
     let mut fio = tools::tool("fio");
@@ -114,7 +114,7 @@ fn by_fio(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
     std::fs::write(&copy, text)?;
     let mut fio = tools::tool("fio");
     tools::run(fio.env("BENCH_FILE", image).current_dir(lab.dir()).arg(&copy))?;
-    let mut seen = Seen::default();
+    let mut seen = RequestCounts::default();
     for line in std::fs::read_to_string(&log)?.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         // Time, file, action, offset, length; a flush may lack the last two.
@@ -138,7 +138,7 @@ fn by_fio(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
     Ok((seen, speed))
 }
 
-fn by_bench(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
+fn by_bench(lab: &Lab, job_file: &Path, image: &Path) -> Result<(RequestCounts, f64)> {
     let trace = lab.path("bench.trace");
     let _ = std::fs::remove_file(&trace);
     let mut bench = lab.blockyard(&["bench", "--raw", "--destroy", "--json"]);
@@ -146,7 +146,7 @@ fn by_bench(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
     let report: Value = serde_json::from_str(&tools::read(bench.env("BENCH_FILE", image))?)?;
     let mut show = lab.blockyard(&["trace", "show", "--json"]);
     let lines = tools::read(show.arg(&trace))?;
-    let mut seen = Seen::default();
+    let mut seen = RequestCounts::default();
     for line in lines.lines() {
         let bio: Value = serde_json::from_str(line)?;
         let bytes = |key: &str| anyhow::Ok(512 * bio[key].as_u64().context("a bio has a place")?);

@@ -6,7 +6,7 @@ use blockyard_workload::fio::{Fio, Job, Rw};
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, Content, DirectOp, FileId, Returned};
 use blockyard_workload::replay::{self, Pace, Replay};
-use blockyard_workload::tiotest::{self, Kind, Tiotest};
+use blockyard_workload::tiotest::{self, PhaseKind, Tiotest};
 use blockyard_workload::trace::iolog;
 
 use super::target::{available_bytes, check_available};
@@ -44,10 +44,10 @@ fn tiotest_runs_its_four_phases_under_any_elevator() {
         let program = tiny_tiotest(&memory(elevator)).unwrap();
         let [write, random_write, read, random_read] = program.results() else { panic!("four") };
         for (phase, kind, calls) in [
-            (write, Kind::Write, 32),
-            (random_write, Kind::RandomWrite, 20),
-            (read, Kind::Read, 32),
-            (random_read, Kind::RandomRead, 20),
+            (write, PhaseKind::Write, 32),
+            (random_write, PhaseKind::RandomWrite, 20),
+            (read, PhaseKind::Read, 32),
+            (random_read, PhaseKind::RandomRead, 20),
         ] {
             assert_eq!((phase.kind, phase.latency.count), (kind, calls), "{elevator}");
             let thread = Nanos(phase.latency.sum.0 / 2);

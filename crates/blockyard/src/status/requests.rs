@@ -1,6 +1,6 @@
 //! Times of requests, by kind and stage.
 
-use blockyard_host::stages::{self, Kind, Stage};
+use blockyard_host::stages::{self, RequestKind, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::since;
@@ -124,12 +124,12 @@ impl StageTimes {
 impl Requests {
     /// The requests of a kind.
     #[must_use]
-    pub fn of(&self, kind: Kind) -> &KindRequests {
+    pub fn of(&self, kind: RequestKind) -> &KindRequests {
         match kind {
-            Kind::Read => &self.read,
-            Kind::Write => &self.write,
-            Kind::Flush => &self.flush,
-            Kind::Other => &self.other,
+            RequestKind::Read => &self.read,
+            RequestKind::Write => &self.write,
+            RequestKind::Flush => &self.flush,
+            RequestKind::Other => &self.other,
         }
     }
 
@@ -155,7 +155,7 @@ impl Requests {
         let mut requests = 0.0;
         let mut stages_ns = [0.0; Stage::ALL.len()];
         let none = KindRequests::default();
-        for kind in Kind::ALL {
+        for kind in RequestKind::ALL {
             let now = self.of(kind);
             let mut before = earlier.of(kind);
             let of_kind = since(now.requests, before.requests);

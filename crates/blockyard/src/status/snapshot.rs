@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
-use blockyard_host::stages::{self, Kind, KindTimes, Stage};
+use blockyard_host::stages::{self, KindTimes, RequestKind, Stage};
 use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts};
 use blockyard_host::{RingKind, ring_kind};
@@ -67,7 +67,7 @@ impl Activity {
 
 impl Requests {
     /// `count` returns the counts of a kind; it receives the estimate from the samples.
-    fn of_volume(volume: &Volume, count: impl Fn(Kind, u64) -> KindRequests) -> Self {
+    fn of_volume(volume: &Volume, count: impl Fn(RequestKind, u64) -> KindRequests) -> Self {
         let times = volume.stage_times();
         let every = u64::from(times.every);
         let [read, write, flush, other] = times.kinds;
@@ -85,21 +85,21 @@ impl Requests {
             occupied_ns: times.occupied.0,
             connected_ns: times.connected.0,
             device_queue: volume.has_device_queue(),
-            read: kind(Kind::Read, read),
-            write: kind(Kind::Write, write),
-            flush: kind(Kind::Flush, flush),
-            other: kind(Kind::Other, other),
+            read: kind(RequestKind::Read, read),
+            write: kind(RequestKind::Write, write),
+            flush: kind(RequestKind::Flush, flush),
+            other: kind(RequestKind::Other, other),
         }
     }
 }
 
-fn counted(counts: &HostCounts, kind: Kind) -> KindRequests {
+fn counted(counts: &HostCounts, kind: RequestKind) -> KindRequests {
     let errors = counts.errors;
     let (Tally { parts, bytes }, errors) = match kind {
-        Kind::Read => (counts.reads, errors.reads),
-        Kind::Write => (counts.writes, errors.writes),
-        Kind::Flush => (Tally { parts: counts.flushes, bytes: 0 }, errors.flushes),
-        Kind::Other => (counts.others, errors.others),
+        RequestKind::Read => (counts.reads, errors.reads),
+        RequestKind::Write => (counts.writes, errors.writes),
+        RequestKind::Flush => (Tally { parts: counts.flushes, bytes: 0 }, errors.flushes),
+        RequestKind::Other => (counts.others, errors.others),
     };
     KindRequests { requests: parts, bytes, errors, ..KindRequests::default() }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::time::Nanos;
-use blockyard_host::file::{Access, DeviceFile, Kind};
+use blockyard_host::file::{Access, BackingKind, DeviceFile};
 
 use super::goal::{Goal, Run};
 use super::search::Space;
@@ -174,7 +174,7 @@ impl Source {
     }
 
     /// The kind of the file below; `None` for a table, which may have several.
-    fn kind(&self) -> Option<Kind> {
+    fn kind(&self) -> Option<BackingKind> {
         if self.options.is_table() {
             return None;
         }
@@ -201,7 +201,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Tuner {
     source: Source,
-    kind: Option<Kind>,
+    kind: Option<BackingKind>,
     workload: Workload,
     goal: Goal,
     slice: Nanos,
@@ -285,7 +285,9 @@ impl Tuner {
 
     /// True if requests pass a queue; files in memory and the page cache have none.
     fn is_queued(&self, base: &Settings) -> bool {
-        base.direct || base.elevator.is_some() || matches!(self.kind, None | Some(Kind::Direct))
+        base.direct
+            || base.elevator.is_some()
+            || matches!(self.kind, None | Some(BackingKind::Direct))
     }
 
     fn has_cipher(&self) -> bool {
@@ -304,7 +306,7 @@ impl Space for Tuner {
 
     fn others(&self, axis: Axis, base: &Settings) -> Vec<Settings> {
         let all = match axis {
-            Axis::PageCache if self.kind == Some(Kind::Cached) => {
+            Axis::PageCache if self.kind == Some(BackingKind::Cached) => {
                 vec![Settings { direct: !base.direct, ..base.clone() }]
             }
             Axis::Pipeline if self.has_cipher() => pipelines()

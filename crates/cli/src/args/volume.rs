@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use super::{KeyArgs, TokenArgs};
 use crate::failure::Failure;
 use crate::size::parse_size;
-use crate::volume_spec::{Kind, LuksSpec, PlainSpec, TcryptSpec, VolumeSpec};
+use crate::volume_spec::{LuksSpec, PlainSpec, TcryptSpec, VolumeFormat, VolumeSpec};
 
 /// Values of `--type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -267,7 +267,7 @@ impl VolumeArgs {
     /// The volume that the options describe.
     pub(crate) fn spec(&self) -> Result<VolumeSpec, Failure> {
         let (path, kind) = match (&self.table, &self.volume) {
-            (Some(table), _) => (table.clone(), Kind::Table),
+            (Some(table), _) => (table.clone(), VolumeFormat::Table),
             (None, Some(volume)) => (volume.clone(), self.kind()?),
             (None, None) => {
                 return Err(Failure::failed(
@@ -279,7 +279,7 @@ impl VolumeArgs {
         Ok(VolumeSpec { path, place, kind, key: self.key.input(), direct: self.direct })
     }
 
-    fn kind(&self) -> Result<Kind, Failure> {
+    fn kind(&self) -> Result<VolumeFormat, Failure> {
         let luks = LuksSpec {
             version: None,
             or_bitlk: false,
@@ -290,7 +290,7 @@ impl VolumeArgs {
             max_kdf_seconds: self.max_kdf_time,
             tokens: self.tokens.token_use(),
         };
-        Kind::new(self.kind, luks, &self.plain, &self.tcrypt)
+        VolumeFormat::new(self.kind, luks, &self.plain, &self.tcrypt)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::json::pretty;
 use crate::key::KeySource;
 use crate::output::print;
-use crate::volume_spec::Kind;
+use crate::volume_spec::VolumeFormat;
 
 /// The interval of `top`.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -116,8 +116,11 @@ fn serving(path: &Path, config: &Config) -> Serving {
 
 fn checked(export: &ExportSpec) -> Checked<'_> {
     let (header, is_luks) = match &export.volume.kind {
-        Kind::Luks(luks) => (luks.header.as_deref(), true),
-        Kind::Plain(_) | Kind::Tcrypt(_) | Kind::Bitlk(_) | Kind::Table => (None, false),
+        VolumeFormat::Luks(luks) => (luks.header.as_deref(), true),
+        VolumeFormat::Plain(_)
+        | VolumeFormat::Tcrypt(_)
+        | VolumeFormat::Bitlk(_)
+        | VolumeFormat::Table => (None, false),
     };
     let trim = match export {
         ExportSpec { read_only: true, .. } => Trim::Never,

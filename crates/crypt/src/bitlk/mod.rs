@@ -32,7 +32,7 @@ use crate::source::HeaderSource;
 
 use boot::{BootSector, Layout};
 use metadata::{Metadata, State};
-use protector::{Kind, Protector};
+use protector::{Protector, ProtectorKind};
 use user_key::{STRETCH_MS, UserKey, Words};
 
 pub use info::{HeaderInfo, ProtectorInfo};
@@ -148,7 +148,7 @@ impl Header {
     /// Whether the volume opens without a secret: its protection is suspended.
     #[must_use]
     pub fn has_clear_key(&self) -> bool {
-        self.metadata.protectors.iter().any(|one| one.kind == Kind::ClearKey)
+        self.metadata.protectors.iter().any(|one| one.kind == ProtectorKind::ClearKey)
     }
 
     fn state_name(&self) -> String {
@@ -190,7 +190,10 @@ impl Header {
             Attempt { left_ms: limits.seconds_max.saturating_mul(1000), untried: vec![] };
         let clear = self.metadata.protectors.iter().find_map(|one| {
             let key = SecretBytes::copy_of(one.clear_key.as_ref()?);
-            one.master_key.as_ref().filter(|_| one.kind == Kind::ClearKey)?.decrypt_key(&key)
+            one.master_key
+                .as_ref()
+                .filter(|_| one.kind == ProtectorKind::ClearKey)?
+                .decrypt_key(&key)
         });
         let master_key = match clear {
             Some(key) => key,
@@ -272,15 +275,16 @@ impl Attempt {
             Ok(Some(user_key::stretched(first, salt)))
         };
         match (protector.kind, secret) {
-            (Kind::StartupKey, UserKey::StartupKey { protector: wanted, key }) => {
+            (ProtectorKind::StartupKey, UserKey::StartupKey { protector: wanted, key }) => {
                 Ok((*wanted == protector.uuid).then(|| key.clone()))
             }
-            (Kind::Passphrase, UserKey::Words(Words { passphrase: Some(first), .. })) => {
+            (ProtectorKind::Passphrase, UserKey::Words(Words { passphrase: Some(first), .. })) => {
                 stretch(self, first)
             }
-            (Kind::RecoveryKey, UserKey::Words(Words { recovery_key: Some(first), .. })) => {
-                first.as_ref().map_err(Clone::clone).and_then(|first| stretch(self, first))
-            }
+            (
+                ProtectorKind::RecoveryKey,
+                UserKey::Words(Words { recovery_key: Some(first), .. }),
+            ) => first.as_ref().map_err(Clone::clone).and_then(|first| stretch(self, first)),
             (kind, _) if !kind.is_supported() => Err("only Windows can open it".into()),
             _ => Ok(None),
         }

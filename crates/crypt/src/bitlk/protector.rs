@@ -12,7 +12,7 @@ pub(super) const SALT_LEN_BYTES: usize = 16;
 
 /// The secret that opens a protector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProtectorKind {
     /// No secret: the key stands beside it.
     ClearKey,
     Tpm,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Unknown(u16),
 }
 
-impl Kind {
+impl ProtectorKind {
     fn of(number: u16) -> Self {
         match number {
             0x0000 => Self::ClearKey,
@@ -62,7 +62,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Protector {
     pub(super) uuid: Uuid,
-    pub(super) kind: Kind,
+    pub(super) kind: ProtectorKind,
     pub(super) name: Option<String>,
     /// Of a passphrase or recovery key.
     pub(super) salt: Option<[u8; SALT_LEN_BYTES]>,
@@ -86,7 +86,7 @@ impl Protector {
         let name = properties.iter().find(|one| one.value == value::TEXT).map(Datum::text);
         Ok(Self {
             uuid: Uuid::from_bytes_le(*fields.first_chunk().expect("it has 28 bytes")),
-            kind: Kind::of(le16(fields, 26)),
+            kind: ProtectorKind::of(le16(fields, 26)),
             name: name.filter(|name| !name.is_empty()),
             salt: salt.copied(),
             clear_key: find(value::KEY).and_then(after_method),

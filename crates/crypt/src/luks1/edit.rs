@@ -15,8 +15,8 @@ use super::{
 use crate::error::Error;
 use crate::header_write::{Step, Write};
 use crate::kdf::{Kdf, KdfLimits};
+use crate::key_material::Area;
 use crate::keys::{NewKeyslot, Plan, Usage, not_in_use};
-use crate::material::Area;
 use crate::secret::SecretBytes;
 
 /// A new keyslot without a number. Its key material is encrypted.

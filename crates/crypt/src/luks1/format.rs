@@ -15,7 +15,7 @@ use crate::format::previous;
 use crate::hash::HashAlgorithm;
 use crate::header_write::{Step, Write, write_steps};
 use crate::kdf::{Kdf, KdfLimits, cost};
-use crate::material::{Area, is_null_cipher};
+use crate::key_material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
 

@@ -26,18 +26,18 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use crate::af;
-use crate::attempt::{Attempt, Problem, kdf_problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::format::previous::UNKNOWN_LEN_BYTES;
 use crate::hash::HashAlgorithm;
 use crate::kdf::{Kdf, KdfLimits};
+use crate::key_material::{Area, is_null_cipher};
 use crate::luks::{UnlockOptions, Unlocked};
-use crate::material::{Area, is_null_cipher};
 use crate::params::{CryptFlags, CryptParams};
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
+use crate::unlock_attempt::{Attempt, Problem, kdf_problem};
 
 /// Magic of both LUKS versions.
 pub(crate) const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";

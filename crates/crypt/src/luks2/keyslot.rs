@@ -5,15 +5,15 @@
 //! ```
 
 use crate::af;
-use crate::attempt::{Attempt, Problem, kdf_problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
 use crate::header_write::Write;
 use crate::kdf::{Argon2Variant, Kdf, KdfLimits};
-use crate::material::{Area, is_null_cipher};
+use crate::key_material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
+use crate::unlock_attempt::{Attempt, Problem, kdf_problem};
 
 use super::metadata::{KdfSpec, Keyslot, KeyslotBody};
 

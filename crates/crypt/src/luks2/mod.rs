@@ -48,7 +48,6 @@ pub use token::{
 use header::{Copies, Intact};
 use metadata::{CryptSegment, Digest, Segment};
 
-use crate::attempt::{Attempt, Problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::extent::Extent;
@@ -57,6 +56,7 @@ use crate::luks::{Notice, UnlockOptions, Unlocked};
 use crate::params::CryptParams;
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
+use crate::unlock_attempt::{Attempt, Problem};
 
 /// A LUKS2 header: its newest intact copy.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
 use crate::kdf::{Kdf, KdfError, KdfLimits, cost};
-use crate::material::is_null_cipher;
+use crate::key_material::is_null_cipher;
 use crate::secret::SecretBytes;
 
 /// Cipher of keyslot areas, and the size of its key, if the data's cipher is not suitable.

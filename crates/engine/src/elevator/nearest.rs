@@ -146,7 +146,7 @@ pub struct Head {
 /// Cost of a move: all requests within reach are cheaper than the others, of which the lowest
 /// sector is best.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum SeekCost {
     Reach(u64),
     Wrap(Sector),
 }
@@ -154,20 +154,20 @@ enum Way {
 impl Head {
     /// Whether `other` is the better one of two candidates (`cfq_choose_req`, `bfq_choose_req`).
     fn is_better(self, other: Sector, one: Sector) -> bool {
-        let way = self.way(one);
-        let other_way = self.way(other);
+        let seek_cost = self.seek_cost(one);
+        let other_cost = self.seek_cost(other);
         // At equal distance the higher one: the head keeps its direction.
-        other_way < way || (other_way == way && other > one)
+        other_cost < seek_cost || (other_cost == seek_cost && other > one)
     }
 
-    fn way(self, to: Sector) -> Way {
+    fn seek_cost(self, to: Sector) -> SeekCost {
         let back = self.at.0.saturating_sub(to.0);
         if back == 0 {
-            Way::Reach(to.0 - self.at.0)
+            SeekCost::Reach(to.0 - self.at.0)
         } else if back <= self.reach.max_sectors {
-            Way::Reach(back.saturating_mul(self.reach.penalty))
+            SeekCost::Reach(back.saturating_mul(self.reach.penalty))
         } else {
-            Way::Wrap(to)
+            SeekCost::Wrap(to)
         }
     }
 }

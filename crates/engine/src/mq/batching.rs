@@ -28,13 +28,13 @@ const BATCH_TIME: Nanos = Nanos::from_ms(20);
 pub(super) struct RequestList {
     nr_requests: u32,
     /// Asynchronous, synchronous.
-    kinds: [Kind; 2],
+    kinds: [SyncClass; 2],
     submitters: BTreeMap<IoContext, Submitter>,
 }
 
-/// Requests of one kind.
+/// Requests of one class: synchronous or not.
 #[derive(Debug, Default)]
-struct Kind {
+struct SyncClass {
     count: u32,
     full: bool,
     congested: bool,

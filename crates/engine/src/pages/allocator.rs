@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::counters::{Counters, Step};
+use super::counters::{AllocationStep, Counters};
 use super::pool::{Holdings, Pool};
 use super::source::{BioPages, Effort, PageSource, Segment};
 use super::{AllocatorSpec, FromReserve, Gather, Round};
@@ -127,7 +127,7 @@ impl<W> Allocator<W> {
         let mut pages = BioPages::new(wanted, self.lists.pop().unwrap_or_default());
         if self.is_serialised() && !self.waiters.is_empty() {
             self.counters.mutex_waits += 1;
-            pages.went(Step::Wait);
+            pages.went(AllocationStep::Wait);
             self.waiters.push_back(Waiting { who, pages, why: Why::Mutex });
             return Outcome::Parked;
         }
@@ -283,7 +283,7 @@ impl<W> Allocator<W> {
     fn pool<'a>(&'a mut self, source: &'a mut dyn PageSource) -> Pool<'a> {
         let holdings = &mut self.holdings;
         let counters = &mut self.counters;
-        Pool { source, holdings, counters, step: Step::Allocator }
+        Pool { source, holdings, counters, step: AllocationStep::Allocator }
     }
 
     /// Takes pages; returns the reason for missing ones.
@@ -291,7 +291,7 @@ impl<W> Allocator<W> {
         let refusals = self.counters.limit_refusals;
         let holdings = &mut self.holdings;
         let counters = &mut self.counters;
-        let mut pool = Pool { source, holdings, counters, step: Step::Allocator };
+        let mut pool = Pool { source, holdings, counters, step: AllocationStep::Allocator };
         self.gather.gather(round, pages, &mut pool);
         let step = pool.step;
         pages.went(step);
@@ -307,7 +307,7 @@ impl<W> Allocator<W> {
 
     fn park(&mut self, mut waiting: Waiting<W>) {
         self.counters.page_waits += 1;
-        waiting.pages.went(Step::Wait);
+        waiting.pages.went(AllocationStep::Wait);
         self.waiters.push_back(waiting);
     }
 

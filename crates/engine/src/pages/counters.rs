@@ -2,7 +2,7 @@
 
 /// Last step of a bio's allocation, in the words of the proposal of 2023.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum AllocationStep {
     /// 1: the page allocator had all pages at once.
     #[default]
     Allocator,
@@ -17,23 +17,23 @@ pub enum Step {
 /// Number of bios by last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCounts {
-    /// Step 1.
+    /// AllocationStep 1.
     pub allocator: u64,
-    /// Step 2.
+    /// AllocationStep 2.
     pub reserve: u64,
-    /// Step 3.
+    /// AllocationStep 3.
     pub reclaim: u64,
-    /// Step 4.
+    /// AllocationStep 4.
     pub wait: u64,
 }
 
 impl StepCounts {
-    pub(super) fn add(&mut self, step: Step) {
+    pub(super) fn add(&mut self, step: AllocationStep) {
         *match step {
-            Step::Allocator => &mut self.allocator,
-            Step::Reserve => &mut self.reserve,
-            Step::Reclaim => &mut self.reclaim,
-            Step::Wait => &mut self.wait,
+            AllocationStep::Allocator => &mut self.allocator,
+            AllocationStep::Reserve => &mut self.reserve,
+            AllocationStep::Reclaim => &mut self.reclaim,
+            AllocationStep::Wait => &mut self.wait,
         } += 1;
     }
 }

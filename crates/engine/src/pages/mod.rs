@@ -40,7 +40,7 @@ pub use all_or_nothing::ALL_OR_NOTHING;
 pub use allocator::{Allocator, OutOfPages, Outcome, Sizes, Why};
 pub use bulk::{BULK_ARRAY, BULK_CALLBACK, BULK_LIST};
 pub use compound::COMPOUND;
-pub use counters::{Counters, Step, StepCounts};
+pub use counters::{AllocationStep, Counters, StepCounts};
 pub use pool::{Pool, pages_per_client};
 pub use single::SINGLE;
 pub use source::{BioPages, Consumer, Effort, Page, PageList, PageSource, Segment};

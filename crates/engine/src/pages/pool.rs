@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use super::counters::{Counters, Step};
+use super::counters::{AllocationStep, Counters};
 use super::source::{Consumer, Effort, Page, PageSource, Segment};
 use super::{BIO_PAGES_MAX, BioPages, Round};
 
@@ -59,7 +59,7 @@ pub struct Pool<'a> {
     pub(super) holdings: &'a mut Holdings,
     pub(super) counters: &'a mut Counters,
     /// Last step of this bio's allocation.
-    pub(super) step: Step,
+    pub(super) step: AllocationStep,
 }
 
 impl Pool<'_> {
@@ -74,7 +74,7 @@ impl Pool<'_> {
         if round == Round::AtOnce {
             return None;
         }
-        self.step = self.step.max(Step::Reclaim);
+        self.step = self.step.max(AllocationStep::Reclaim);
         match self.alloc(0, Effort::Reclaim) {
             Some(page) => Some(page),
             None => self.reserve_page(),
@@ -142,7 +142,7 @@ impl Pool<'_> {
 
     /// Notes a second request to the page allocator, with permission to reclaim.
     pub(super) fn reclaims(&mut self) {
-        self.step = self.step.max(Step::Reclaim);
+        self.step = self.step.max(AllocationStep::Reclaim);
     }
 
     /// Returns a segment: to the reserve while that is not full.
@@ -173,7 +173,7 @@ impl Pool<'_> {
     }
 
     fn drew(&mut self, pages: u32) {
-        self.step = self.step.max(Step::Reserve);
+        self.step = self.step.max(AllocationStep::Reserve);
         self.counters.reserve_pages += u64::from(pages);
         let used = self.holdings.reserve_used();
         self.counters.reserve_used_max = self.counters.reserve_used_max.max(used);

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::counters::Step;
+use super::counters::AllocationStep;
 
 /// Number of a page in its world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,14 +125,14 @@ pub struct BioPages {
     wanted: u32,
     missing: u32,
     /// Last step of the allocation.
-    step: Step,
+    step: AllocationStep,
 }
 
 impl BioPages {
     /// `wanted` pages, all missing. The list is cleared and reused.
     pub(super) fn new(wanted: u32, mut list: Vec<Segment>) -> Self {
         list.clear();
-        Self { segments: list, wanted, missing: wanted, step: Step::Allocator }
+        Self { segments: list, wanted, missing: wanted, step: AllocationStep::Allocator }
     }
 
     /// Segments in the order of the bio's data.
@@ -155,7 +155,7 @@ impl BioPages {
 
     /// Last step of the allocation.
     #[must_use]
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> AllocationStep {
         self.step
     }
 
@@ -170,7 +170,7 @@ impl BioPages {
         self.segments.push(segment);
     }
 
-    pub(super) fn went(&mut self, step: Step) {
+    pub(super) fn went(&mut self, step: AllocationStep) {
         self.step = self.step.max(step);
     }
 

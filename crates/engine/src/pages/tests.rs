@@ -136,7 +136,7 @@ fn single_fails_at_once_then_waits_with_the_mutex() {
     let mut client = client("single", 3, 100, &mut source);
     let first = got(client.get(3, 'a', &mut source));
     assert_eq!(source.log(), "0?+ 0?+ 0?-");
-    assert_eq!((client.reserve_left(), first.step()), (2, Step::Reserve));
+    assert_eq!((client.reserve_left(), first.step()), (2, AllocationStep::Reserve));
     assert_eq!(client.get(3, 'b', &mut source), Outcome::Parked);
     // Two pages of the reserve, then none, and all go back; then again, and a call that may wait.
     assert_eq!(source.log(), "0?- 0?- 0?- 0?- 0?- 0?- 0!-");
@@ -145,7 +145,7 @@ fn single_fails_at_once_then_waits_with_the_mutex() {
     assert_eq!((client.parked_for(Why::Memory), client.parked_for(Why::Mutex)), (1, 1));
     client.put(first, &mut source);
     let (who, pages) = client.take_resumed().unwrap();
-    assert_eq!((who, pages.step()), ('b', Step::Wait));
+    assert_eq!((who, pages.step()), ('b', AllocationStep::Wait));
     assert_eq!(client.take_resumed().unwrap().0, 'c');
     assert_eq!(client.counters().mutex_waits, 1);
 }
@@ -165,7 +165,7 @@ fn bulk_goes_its_four_steps_in_order() {
         // First round: two pages of the reserve are too few. Second: 1 none; 2 two; 3 the other
         // two.
         assert_eq!(source.log(), "bulk?0/4 bulk?0/4 bulk!2/2", "{name}");
-        assert_eq!((second.step(), client.reserve_left()), (Step::Reclaim, 0));
+        assert_eq!((second.step(), client.reserve_left()), (AllocationStep::Reclaim, 0));
     }
 }
 
@@ -184,7 +184,7 @@ fn bulk_takes_the_rest_after_reclaim_and_waits_only_for_missing_pages() {
         client.put(first, &mut source);
         assert_eq!(source.log(), "bulk!0/1", "{name}");
         let (_, pages) = client.take_resumed().unwrap();
-        assert_eq!((pages.missing(), pages.step()), (0, Step::Wait));
+        assert_eq!((pages.missing(), pages.step()), (0, AllocationStep::Wait));
         assert_eq!(client.reserve_left(), 2);
     }
 }

@@ -8,7 +8,7 @@ use blockyard_engine::sq::{DevId, Token};
 use super::Executor;
 use super::blocking::User;
 use crate::canary::{Canary, is_planted};
-use crate::file::Kind;
+use crate::file::BackingKind;
 use crate::file_op::{self, FileOp, FileOpKind, iovec};
 use crate::sync_io::{read_all, read_cached, write_memory};
 
@@ -26,7 +26,7 @@ impl Executor {
         let device = self.device(dev);
         let fd = device.file.data_fd();
         match device.file.kind() {
-            Kind::Tmpfs => {
+            BackingKind::Tmpfs => {
                 if let Some(mapping) = &device.mapping
                     && let Some(pages) = mapping.readable(offset_bytes, len_bytes as u64)
                 {
@@ -39,12 +39,12 @@ impl Executor {
                 let read = read_all(fd, offset_bytes, base, len_bytes);
                 Some(device.file.ended(Op::Read, false, read))
             }
-            Kind::Cached if self.is_alone => {
+            BackingKind::Cached if self.is_alone => {
                 let read = read_all(fd, offset_bytes, base, len_bytes);
                 Some(device.file.ended(Op::Read, false, read))
             }
             // Cached bytes are copied at once; the rest would block.
-            Kind::Cached => {
+            BackingKind::Cached => {
                 let done = read_cached(fd, offset_bytes, base, len_bytes);
                 if done == len_bytes {
                     return Some(BlkStatus::Ok);
@@ -54,7 +54,7 @@ impl Executor {
                 let user = User::Sqe(token, dev, Op::Read);
                 self.start(FileOp { user, fd, kind }, &[rest])
             }
-            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
+            BackingKind::Direct | BackingKind::Remote => unreachable!("it passes a queue"),
         }
     }
 
@@ -99,14 +99,14 @@ impl Executor {
         }
         let device = self.device(dev);
         match device.file.kind() {
-            Kind::Tmpfs => Some(file_op::status(device.file.flush())),
-            Kind::Cached => {
+            BackingKind::Tmpfs => Some(file_op::status(device.file.flush())),
+            BackingKind::Cached => {
                 let fd = device.file.data_fd();
                 let kind = FileOpKind::Flush;
                 let user = User::Sqe(token, dev, Op::Flush);
                 self.start(FileOp { user, fd, kind }, &[])
             }
-            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
+            BackingKind::Direct | BackingKind::Remote => unreachable!("it passes a queue"),
         }
     }
 

@@ -17,7 +17,7 @@ use super::{Executor, dev_id, since, time_of};
 use crate::backend::Device;
 use crate::device_thread::DeviceBio;
 use crate::disk::{DeviceQueue, DiskQueue, PLUG_MAX};
-use crate::file::Kind;
+use crate::file::BackingKind;
 use crate::file_op::FileOp;
 use crate::memory::Memory;
 
@@ -61,7 +61,9 @@ impl Executor {
     /// The bio of an SQE whose device has a queue.
     pub(super) fn device_bio(&self, sqe: &Sqe) -> Option<(DevId, DeviceBio)> {
         let dev = match sqe.op {
-            SqeOp::Check { dev } if self.device(dev).file.kind() != Kind::Remote => return None,
+            SqeOp::Check { dev } if self.device(dev).file.kind() != BackingKind::Remote => {
+                return None;
+            }
             SqeOp::Read { dev, .. }
             | SqeOp::Write { dev, .. }
             | SqeOp::Flush { dev }

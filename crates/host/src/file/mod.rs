@@ -2,10 +2,10 @@
 //!
 //! | kind | how it is read and written |
 //! |---|---|
-//! | [`Kind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
-//! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
-//! | [`Kind::Direct`] | `O_DIRECT` through a queue (module `disk`) and a ring |
-//! | [`Kind::Remote`] | an export of an NBD server, named by its URI (module `nbd`) |
+//! | [`BackingKind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
+//! | [`BackingKind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
+//! | [`BackingKind::Direct`] | `O_DIRECT` through a queue (module `disk`) and a ring |
+//! | [`BackingKind::Remote`] | an export of an NBD server, named by its URI (module `nbd`) |
 //!
 //! A lone synchronous operation is one blocking system call instead of a ring entry.
 
@@ -72,7 +72,7 @@ impl Access {
 
 /// The cheapest way to read and write a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BackingKind {
     /// A file whose pages are its storage.
     Tmpfs,
     /// A regular file behind the page cache.
@@ -98,13 +98,13 @@ enum Storage {
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
-    /// Descriptor with `O_DIRECT`, for [`Kind::Direct`].
+    /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`].
     direct: Option<File>,
     path: PathBuf,
     len_bytes: u64,
     /// The part of the disk that headers and volumes see, in bytes; `None`: all of it.
     part: Option<Range<u64>>,
-    kind: Kind,
+    kind: BackingKind,
     access: Access,
     is_block_device: bool,
     /// Number of the device: the file itself, or the device of its file system.
@@ -151,9 +151,9 @@ impl DeviceFile {
         let is_tmpfs =
             !is_block_device && rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
         let kind = match (is_block_device || direct, is_tmpfs) {
-            (_, true) => Kind::Tmpfs,
-            (true, false) => Kind::Direct,
-            (false, false) => Kind::Cached,
+            (_, true) => BackingKind::Tmpfs,
+            (true, false) => BackingKind::Direct,
+            (false, false) => BackingKind::Cached,
         };
         let path = path.to_owned();
         let device = if is_block_device { metadata.rdev() } else { metadata.dev() };
@@ -174,9 +174,9 @@ impl DeviceFile {
             said: LoggedErrors::default(),
         };
         match kind {
-            Kind::Direct => opened.with_direct(),
-            Kind::Cached => opened.with_witness(),
-            Kind::Tmpfs | Kind::Remote => Ok(opened),
+            BackingKind::Direct => opened.with_direct(),
+            BackingKind::Cached => opened.with_witness(),
+            BackingKind::Tmpfs | BackingKind::Remote => Ok(opened),
         }
     }
 
@@ -201,7 +201,7 @@ impl DeviceFile {
             direct: None,
             path: path.to_owned(),
             part: None,
-            kind: Kind::Remote,
+            kind: BackingKind::Remote,
             access,
             is_block_device: false,
             device: 0,
@@ -218,15 +218,15 @@ impl DeviceFile {
     /// The system has not enough memory.
     pub fn in_memory(len_bytes: u64) -> Result<Self, Error> {
         let path = PathBuf::from("memory");
-        Self::of_memory(path, len_bytes, Kind::Direct)
+        Self::of_memory(path, len_bytes, BackingKind::Direct)
     }
 
     /// Memory of zeroes, without a queue and without a name for tables.
     pub(crate) fn ram(len_bytes: u64) -> Result<Self, Error> {
-        Self::of_memory(PathBuf::new(), len_bytes, Kind::Tmpfs)
+        Self::of_memory(PathBuf::new(), len_bytes, BackingKind::Tmpfs)
     }
 
-    fn of_memory(path: PathBuf, len_bytes: u64, kind: Kind) -> Result<Self, Error> {
+    fn of_memory(path: PathBuf, len_bytes: u64, kind: BackingKind) -> Result<Self, Error> {
         let make = || {
             let file = File::from(memfd_create("blockyard", MemfdFlags::CLOEXEC)?);
             file.set_len(len_bytes)?;
@@ -285,8 +285,8 @@ impl DeviceFile {
     /// Treats a file in memory (tmpfs) as a device: gives it a queue.
     #[must_use]
     pub fn as_device(mut self) -> Self {
-        if self.kind == Kind::Tmpfs {
-            self.kind = Kind::Direct;
+        if self.kind == BackingKind::Tmpfs {
+            self.kind = BackingKind::Direct;
         }
         self
     }
@@ -304,7 +304,7 @@ impl DeviceFile {
 
     /// Access method.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> BackingKind {
         self.kind
     }
 
@@ -414,17 +414,17 @@ impl DeviceFile {
     pub(crate) fn with_direct(mut self) -> Result<Self, Error> {
         let failed = |error| Error::io(&self.path, "open for direct I/O", error);
         self.direct = Some(self.opened_again(libc::O_DIRECT, &failed)?);
-        self.kind = Kind::Direct;
+        self.kind = BackingKind::Direct;
         self.with_witness()
     }
 
     /// Turns direct I/O off.
     pub(crate) fn without_direct(mut self) -> Result<Self, Error> {
         self.direct = None;
-        if self.kind != Kind::Direct {
+        if self.kind != BackingKind::Direct {
             return Ok(self);
         }
-        self.kind = Kind::Cached;
+        self.kind = BackingKind::Cached;
         self.with_witness()
     }
 

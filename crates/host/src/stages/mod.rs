@@ -78,9 +78,9 @@ impl Stage {
     }
 }
 
-/// Kind of a request.
+/// RequestKind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Read.
     Read,
     /// Write.
@@ -91,11 +91,11 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl RequestKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
-    /// Kind of an operation.
+    /// RequestKind of an operation.
     #[must_use]
     pub fn of(op: Op) -> Self {
         match op {

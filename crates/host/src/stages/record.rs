@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blockyard_engine::time::Nanos;
 
 use super::stats::{Resolution, StageTimes, Times};
-use super::{Kind, Stage, now};
+use super::{RequestKind, Stage, now};
 use crate::threads::{self, Usage};
 
 /// Up to 2^42 ns, which is an hour; longer times fall into the last bucket.
@@ -55,7 +55,7 @@ impl Series {
 }
 
 /// The stages of one kind, followed by the whole.
-type Kinds = [OnceLock<Box<[Series]>>; Kind::ALL.len()];
+type Kinds = [OnceLock<Box<[Series]>>; RequestKind::ALL.len()];
 
 /// Record of one connection.
 pub(crate) struct Record {
@@ -76,7 +76,7 @@ impl Record {
         threads::of_thread(self.thread.load(Ordering::Relaxed))
     }
 
-    pub(super) fn add(&self, kind: Kind, stages: &[u64; Stage::ALL.len()]) {
+    pub(super) fn add(&self, kind: RequestKind, stages: &[u64; Stage::ALL.len()]) {
         let series = self.kinds[kind as usize].get_or_init(|| {
             self.thread.store(threads::this_thread(), Ordering::Relaxed);
             (0..=Stage::ALL.len()).map(|_| Series::new()).collect()

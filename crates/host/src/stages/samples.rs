@@ -13,7 +13,7 @@ use blockyard_engine::time::Nanos;
 
 use super::record::Record;
 use super::stats::StageStats;
-use super::{Kind, Span, Stage, Timed, attribute, now};
+use super::{RequestKind, Span, Stage, Timed, attribute, now};
 
 /// Interval for requests without waits.
 pub(crate) const EVERY_SYNCHRONOUS: u32 = 256;
@@ -25,7 +25,7 @@ const LIVE_MAX: usize = 64;
 /// A sampled request.
 struct Live {
     user: u64,
-    kind: Kind,
+    kind: RequestKind,
     from: Nanos,
     spans: Vec<Span>,
     is_free: bool,
@@ -94,11 +94,12 @@ impl Samples {
         let from = self.received.unwrap_or_else(now);
         let place = self.live.iter().position(|live| live.is_free).unwrap_or_else(|| {
             let spans = Vec::with_capacity(8);
-            self.live.push(Live { user: 0, kind: Kind::Other, from, spans, is_free: true });
+            self.live.push(Live { user: 0, kind: RequestKind::Other, from, spans, is_free: true });
             self.live.len() - 1
         });
         let live = &mut self.live[place];
-        (live.user, live.kind, live.from, live.is_free) = (bio.user, Kind::of(bio.op), from, false);
+        (live.user, live.kind, live.from, live.is_free) =
+            (bio.user, RequestKind::of(bio.op), from, false);
         self.in_flight += 1;
         Sample(u8::try_from(place + 1).expect("few are in flight"))
     }

@@ -6,7 +6,7 @@ use blockyard_engine::histogram::Histogram;
 use blockyard_engine::time::Nanos;
 
 use super::record::Record;
-use super::{Kind, Stage, now};
+use super::{RequestKind, Stage, now};
 use crate::threads::Usage;
 
 /// Resolution of histograms.
@@ -34,8 +34,8 @@ pub struct KindTimes {
 /// Times of a volume's requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageTimes {
-    /// In the order of [`Kind::ALL`].
-    pub kinds: [KindTimes; Kind::ALL.len()],
+    /// In the order of [`RequestKind::ALL`].
+    pub kinds: [KindTimes; RequestKind::ALL.len()],
     /// Mean sampling interval in requests.
     pub every: u32,
     /// Time with at least one connection.

@@ -12,7 +12,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use super::Stage::{Cipher, CipherWait, Device, Queue};
-use super::{Kind, KindTimes, Span, Stage, StageTimes, Threads, Work, attribute};
+use super::{KindTimes, RequestKind, Span, Stage, StageTimes, Threads, Work, attribute};
 use crate::file::{Access, DeviceFile};
 use crate::local::{Client, Request};
 use crate::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
@@ -44,7 +44,7 @@ fn sum_ns(volume: &Volume) -> u128 {
 
 /// Asserts that the stages of most requests add up to the client's time. Some may not: the test may
 /// lose its CPU outside a request, and the first request allocates its buffer.
-fn assert_adds_up(times: &StageTimes, kind: Kind, requests: &[(f64, f64)]) {
+fn assert_adds_up(times: &StageTimes, kind: RequestKind, requests: &[(f64, f64)]) {
     let of_kind = &times.kinds[kind as usize];
     assert_eq!(of_kind.total.count(), requests.len() as u64);
     let sum: u128 = of_kind.stages.iter().map(|stage| stage.sum_ns()).sum();
@@ -55,7 +55,7 @@ fn assert_adds_up(times: &StageTimes, kind: Kind, requests: &[(f64, f64)]) {
     assert!((0.98..=1.0).contains(&median), "{kind:?}: {requests:?}");
 }
 
-fn mean_us(times: &StageTimes, kind: Kind, stage: Stage) -> f64 {
+fn mean_us(times: &StageTimes, kind: RequestKind, stage: Stage) -> f64 {
     times.kinds[kind as usize].stages[stage as usize].mean_ns() / 1e3
 }
 
@@ -84,8 +84,8 @@ fn slow_device_has_the_time_and_all_stages_are_the_whole() {
     let volume = table(&format!("0 2048 delay {path} 0 10"), &every());
     let requests = run(&volume, Op::Read, 5, 4096);
     let times = volume.stage_times();
-    assert_adds_up(&times, Kind::Read, &requests);
-    assert!(mean_us(&times, Kind::Read, Device) > 10_000.0);
+    assert_adds_up(&times, RequestKind::Read, &requests);
+    assert!(mean_us(&times, RequestKind::Read, Device) > 10_000.0);
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn worker_has_the_cipher_and_what_waits_for_it_is_in_front() {
         let volume = crypt(file.path(), false, &options);
         let requests = run(&volume, Op::Write, 15, 1 << 20);
         let times = volume.stage_times();
-        assert_adds_up(&times, Kind::Write, &requests);
-        assert!(mean_us(&times, Kind::Write, Cipher) > 20.0);
-        assert!(mean_us(&times, Kind::Write, CipherWait) > 0.0);
+        assert_adds_up(&times, RequestKind::Write, &requests);
+        assert!(mean_us(&times, RequestKind::Write, Cipher) > 20.0);
+        assert!(mean_us(&times, RequestKind::Write, CipherWait) > 0.0);
     }
 }
 
@@ -112,9 +112,9 @@ fn copy_of_a_long_write_is_the_device() {
     let volume = crypt(file.path(), false, &VolumeOptions { worker_threads: Some(0), ..every() });
     let requests = run(&volume, Op::Write, 15, 1 << 20);
     let times = volume.stage_times();
-    assert_adds_up(&times, Kind::Write, &requests);
+    assert_adds_up(&times, RequestKind::Write, &requests);
     for stage in [Cipher, Device] {
-        assert!(mean_us(&times, Kind::Write, stage) > 0.0, "{stage:?}");
+        assert!(mean_us(&times, RequestKind::Write, stage) > 0.0, "{stage:?}");
     }
 }
 
@@ -133,9 +133,9 @@ fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
         let volume = crypt(file.path(), true, &options);
         let requests = run(&volume, Op::Write, 15, 64 << 10);
         let times = volume.stage_times();
-        assert_adds_up(&times, Kind::Write, &requests);
+        assert_adds_up(&times, RequestKind::Write, &requests);
         for stage in [Queue, Cipher, Device, Stage::Completion] {
-            assert!(mean_us(&times, Kind::Write, stage) > 0.0, "{stage:?}");
+            assert!(mean_us(&times, RequestKind::Write, stage) > 0.0, "{stage:?}");
         }
         let threads = volume.threads();
         let works: Vec<Work> = threads.iter().map(|of| of.work).collect();
@@ -177,7 +177,7 @@ fn one_of_so_many_is_sampled_and_every_kind_has_its_own() {
 fn failed_request_is_not_in_the_table_and_its_place_is_free_again() {
     let volume = table("0 2048 error", &every());
     run(&volume, Op::Write, 200, 512);
-    assert_eq!(volume.stage_times().kinds[Kind::Write as usize].total.count(), 0);
+    assert_eq!(volume.stage_times().kinds[RequestKind::Write as usize].total.count(), 0);
 }
 
 fn stages(from: u64, to: u64, spans: &[(Stage, u64, u64)]) -> [u64; 6] {

@@ -23,7 +23,7 @@ use crate::Error;
 use crate::backend::{Backend, Device};
 use crate::driver::{BounceBudget, Parts};
 use crate::durability::Durability;
-use crate::file::{Access, DeviceFile, Kind};
+use crate::file::{Access, BackingKind, DeviceFile};
 use crate::gate::Gate;
 use crate::loaded_table::LoadedTable;
 use crate::nbd::Unflushed;
@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
 
     /// Whether every piece of a connection ends on its own thread.
     fn is_synchronous(&self, table: &Table) -> bool {
-        let is_tmpfs = |device: &Device| device.file.kind() == Kind::Tmpfs;
+        let is_tmpfs = |device: &Device| device.file.kind() == BackingKind::Tmpfs;
         !self.placement.fans_out_pieces
             && !table.waits()
             && matches!(self.options.bounce, BounceChoice::Fastest)

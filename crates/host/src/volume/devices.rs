@@ -20,7 +20,7 @@ use crate::Error;
 use crate::backend::Device;
 use crate::disk::{self, DeviceQueue, default_elevator};
 use crate::file::mapping::Mapping;
-use crate::file::{Access, DeviceFile, Facts, Kind};
+use crate::file::{Access, BackingKind, DeviceFile, Facts};
 
 fn is_none(elevator: &ElevatorSpec) -> bool {
     std::ptr::eq(elevator.elevator, &NONE)
@@ -36,7 +36,7 @@ fn scheduled(
     let is_below = needs.iter().any(|need| matches!(need.using, Use::Path(QueueMode::Request)));
     let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator) && !is_below);
     let file = match (asked, file.kind()) {
-        (Some(_), Kind::Cached) => file.with_direct()?,
+        (Some(_), BackingKind::Cached) => file.with_direct()?,
         _ => file,
     };
     match (asked, misfit(&file, needs)) {
@@ -46,7 +46,7 @@ fn scheduled(
         )),
         (Some(elevator), None) => Ok((file, elevator.clone())),
         (None, Some(_)) => Ok((file.without_direct()?, ElevatorSpec::of(&NONE))),
-        (None, None) if scheduling.elevator.is_some() || file.kind() != Kind::Direct => {
+        (None, None) if scheduling.elevator.is_some() || file.kind() != BackingKind::Direct => {
             Ok((file, ElevatorSpec::of(&NONE)))
         }
         (None, None) => {
@@ -59,12 +59,12 @@ fn scheduled(
 
 /// Why the device has no direct I/O, which every elevator needs, and the remedy.
 fn misfit(file: &DeviceFile, needs: &[DeviceNeed<'_>]) -> Option<String> {
-    if file.kind() == Kind::Tmpfs {
+    if file.kind() == BackingKind::Tmpfs {
         return Some(
             "a file in memory (tmpfs) has no requests to order; leave `elevator` out".into(),
         );
     }
-    if file.kind() == Kind::Remote {
+    if file.kind() == BackingKind::Remote {
         return Some("its server schedules requests; leave `elevator` out".into());
     }
     needs.iter().find_map(|need| match need.using {
@@ -97,8 +97,8 @@ impl Builder<'_> {
         }
         let (file, elevator) = scheduled(file, needs, &self.options.scheduling)?;
         let mapping = match file.kind() {
-            Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
-            Kind::Cached | Kind::Direct | Kind::Remote => None,
+            BackingKind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
+            BackingKind::Cached | BackingKind::Direct | BackingKind::Remote => None,
         };
         if let Some(remote) = file.remote() {
             self.can_discard &= remote.can_trim();
@@ -123,7 +123,7 @@ impl Builder<'_> {
             let failed = |error| Error::io(file.path(), "start a thread for", error);
             return disk.map(DeviceQueue::Shared).map_err(failed);
         }
-        if file.kind() != Kind::Direct {
+        if file.kind() != BackingKind::Direct {
             return Ok(DeviceQueue::Bypassed);
         }
         let queue_depth = self.queue_depth(elevator);

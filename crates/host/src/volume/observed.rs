@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Volume;
 use crate::backend::Device;
-use crate::file::Kind;
+use crate::file::BackingKind;
 use crate::recording::Recording;
 use crate::stages::{StageTimes, Threads, Work};
 use crate::threads::Usage;
@@ -15,7 +15,7 @@ pub struct Backing {
     /// Name; empty for memory.
     pub path: PathBuf,
     /// Actual access method, which may differ from the requested one.
-    pub kind: Kind,
+    pub kind: BackingKind,
     /// Whether it is a block device.
     pub is_block_device: bool,
 }

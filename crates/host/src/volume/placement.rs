@@ -16,7 +16,7 @@ use super::builder::{Builder, dev_id};
 use super::control::AdaptiveStatus;
 use crate::Error;
 use crate::backend::{Device, KeyedCipher};
-use crate::file::Kind;
+use crate::file::BackingKind;
 use crate::pages::BounceChoice;
 use crate::workers::{WorkerConfig, Workers};
 
@@ -154,7 +154,7 @@ fn measured_ns(cipher: &SectorCipher) -> u64 {
 
 /// Whether a cipher can run directly on its pages.
 fn fuses(device: &Device) -> bool {
-    device.file.kind() == Kind::Tmpfs
+    device.file.kind() == BackingKind::Tmpfs
 }
 
 fn cores() -> usize {

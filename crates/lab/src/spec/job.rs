@@ -172,7 +172,7 @@ pub enum FioRows {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum ProgramKind {
     Tiotest,
     Fsync,
     Fio,
@@ -186,16 +186,16 @@ impl JobSpec {
         config: &Config,
     ) -> Result<Self, Error> {
         let kinds = [
-            ("tiotest", Kind::Tiotest),
-            ("fsync-tester", Kind::Fsync),
-            ("fio", Kind::Fio),
-            ("trace", Kind::Trace),
+            ("tiotest", ProgramKind::Tiotest),
+            ("fsync-tester", ProgramKind::Fsync),
+            ("fio", ProgramKind::Fio),
+            ("trace", ProgramKind::Trace),
         ];
         section.needed_text("program")?;
         let job = match section.choice("program", &kinds)? {
-            Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
-            Kind::Fsync => Self::Fsync(fsync_config(&mut section)?),
-            Kind::Fio => {
+            ProgramKind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
+            ProgramKind::Fsync => Self::Fsync(fsync_config(&mut section)?),
+            ProgramKind::Fio => {
                 let rows = [
                     ("usual", FioRows::Usual),
                     ("result line", FioRows::ResultLine),
@@ -204,7 +204,7 @@ impl JobSpec {
                 let rows = section.choice("rows", &rows)?;
                 Self::Fio(fio_jobs(&mut section)?, rows)
             }
-            Kind::Trace => {
+            ProgramKind::Trace => {
                 let keys = TraceKeys::read(&mut section)?;
                 section.finish()?;
                 return Ok(Self::Trace(keys.load(traces, config)?));
@@ -219,7 +219,7 @@ impl JobSpec {
         let one = |row: String, metrics| Yield { row, metrics };
         match self {
             Self::Tiotest(_) => {
-                let phases = tiotest::Kind::ALL.iter();
+                let phases = tiotest::PhaseKind::ALL.iter();
                 let phases = phases.map(|kind| one(kind.name().into(), PHASE_METRICS));
                 phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
             }

@@ -149,7 +149,7 @@ impl Ask {
 
 /// Output of a session; adjacent payload pieces of one request are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum SessionOutput {
     Opened(usize),
     Request(Request),
     Payload { offset: u64, data: Vec<u8>, last: bool },
@@ -162,7 +162,7 @@ pub(crate) struct Peer {
     pub(crate) session: Session,
     /// Bytes to send that the test has not examined.
     pub(crate) out: Vec<u8>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<SessionOutput>,
     received: Vec<u8>,
     /// Disk on which requests are executed, if present.
     pub(crate) disk: Option<Vec<u8>>,
@@ -199,7 +199,7 @@ pub(crate) fn opened_asking(export: Export, mode: Mode, kinds: &[u16]) -> Peer {
         peer.feed(&option(SET_META, &meta_data(&name, &["base:allocation"])));
     }
     peer.feed(&option(GO, &info_data(&name, kinds)));
-    assert_eq!(peer.take_seen(), [Seen::Opened(0)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(0)]);
     peer.out.clear();
     peer
 }
@@ -237,8 +237,8 @@ impl Peer {
                     assert_eq!(consumed, 0, "what is not enough is not consumed");
                     break;
                 }
-                Event::Closed => break self.seen.push(Seen::Closed),
-                Event::Broken(violation) => break self.seen.push(Seen::Broken(violation)),
+                Event::Closed => break self.seen.push(SessionOutput::Closed),
+                Event::Broken(violation) => break self.seen.push(SessionOutput::Broken(violation)),
                 _ => assert!(consumed > 0, "no progress without bytes: {event:?}"),
             }
             self.on_event(event, taken);
@@ -252,10 +252,10 @@ impl Peer {
             Event::Opened(index) => {
                 assert!(self.session.is_transmission());
                 assert_eq!(self.session.export(), Some(index));
-                self.seen.push(Seen::Opened(index));
+                self.seen.push(SessionOutput::Opened(index));
             }
             Event::Request(request) => {
-                self.seen.push(Seen::Request(request));
+                self.seen.push(SessionOutput::Request(request));
                 if request.command == Command::Write {
                     assert!(self.current.replace(request).is_none());
                 } else if self.disk.is_some() {
@@ -276,12 +276,12 @@ impl Peer {
             disk[offset as usize..][..data.len()].copy_from_slice(data);
         }
         match self.seen.last_mut() {
-            Some(Seen::Payload { offset: start, data: all, last: end }) if !*end => {
+            Some(SessionOutput::Payload { offset: start, data: all, last: end }) if !*end => {
                 assert_eq!(*start + all.len() as u64, offset, "pieces follow each other");
                 all.extend_from_slice(data);
                 *end = last;
             }
-            _ => self.seen.push(Seen::Payload { offset, data: data.to_vec(), last }),
+            _ => self.seen.push(SessionOutput::Payload { offset, data: data.to_vec(), last }),
         }
         if last {
             self.current = None;
@@ -331,7 +331,7 @@ impl Peer {
         }
     }
 
-    pub(crate) fn take_seen(&mut self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&mut self) -> Vec<SessionOutput> {
         std::mem::take(&mut self.seen)
     }
 
@@ -343,7 +343,7 @@ impl Peer {
     pub(crate) fn request(&mut self, bytes: &[u8]) -> Request {
         self.feed(bytes);
         match self.take_seen()[..] {
-            [Seen::Request(request)] => request,
+            [SessionOutput::Request(request)] => request,
             ref other => panic!("expected a request, got {other:?}, sent {:02x?}", self.out),
         }
     }

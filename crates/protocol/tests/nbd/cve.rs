@@ -10,7 +10,7 @@ fn peer() -> Peer {
 
 /// Whether the connection has ended without an answer.
 fn dropped(peer: &mut Peer) -> bool {
-    matches!(peer.take_seen()[..], [Seen::Broken(_)]) && peer.out.is_empty()
+    matches!(peer.take_seen()[..], [SessionOutput::Broken(_)]) && peer.out.is_empty()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn cve_2017_15118_export_name_of_4097_bytes_and_more() {
     let name = "n".repeat(4096);
     let mut peer = Peer::haggling(vec![Export::new(name.clone(), 4096)]);
     peer.feed(&option(EXPORT_NAME, name.as_bytes()));
-    assert_eq!(peer.take_seen(), [Seen::Opened(0)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(0)]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn cve_2019_14851_info_then_other_export_then_go() {
     peer.haggle(INFO, &info_data("disk", &[3]));
     peer.haggle(INFO, &info_data("nothing", &[3]));
     peer.haggle(GO, &info_data("other", &[3]));
-    assert_eq!(peer.take_seen(), [Seen::Opened(1)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
     peer.feed(&Ask::new(READ, 4096, 1).bytes(Mode::Simple));
     assert_eq!(error_of(&peer.out), 22, "the size is that of the export that was opened");
 }
@@ -131,7 +131,7 @@ fn cve_2021_3716_options_sent_ahead_of_starttls_gain_nothing() {
 fn cve_2005_3534_and_2011_0530_write_beyond_any_buffer() {
     let mut peer = opened(small_export(), Mode::Simple);
     peer.feed(&Ask::new(WRITE, 0, u64::from(u32::MAX)).bytes(Mode::Simple));
-    assert_eq!(peer.take_seen(), [Seen::Broken(Violation::PayloadTooLong(0xffff_ffff))]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Broken(Violation::PayloadTooLong(0xffff_ffff))]);
     // Within the read limit, but not within the export: discarded, never passed on.
     let mut peer = opened(small_export(), Mode::Simple);
     peer.feed(&Ask::new(WRITE, 0, 33 << 20).bytes(Mode::Simple));
@@ -146,7 +146,7 @@ fn cve_2005_3534_and_2011_0530_write_beyond_any_buffer() {
 fn cve_2011_1925_negotiation_that_fails_ends_in_order() {
     let mut peer = peer();
     peer.feed(&option(EXPORT_NAME, b"no such export"));
-    assert_eq!(peer.take_seen(), [Seen::Broken(Violation::UnknownExport)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Broken(Violation::UnknownExport)]);
     assert!(peer.out.is_empty());
     peer.feed(&Ask::new(READ, 0, 512).bytes(Mode::Simple));
     assert!(dropped(&mut peer), "and stays ended");
@@ -215,9 +215,12 @@ fn data_of_an_unannounced_write_is_never_taken_for_requests() {
     bytes.extend(Ask::new(WRITE_ZEROES, 0, 1 << 20).bytes(Mode::Extended));
     peer.feed(&bytes);
     let seen = peer.take_seen();
-    let [Seen::Request(request), payload @ ..] = &seen[..] else { panic!("{seen:?}") };
+    let [SessionOutput::Request(request), payload @ ..] = &seen[..] else { panic!("{seen:?}") };
     assert_eq!((request.command, request.len_bytes), (Command::Write, 32));
-    assert!(payload.iter().all(|seen| matches!(seen, Seen::Payload { .. })), "{payload:?}");
+    assert!(
+        payload.iter().all(|seen| matches!(seen, SessionOutput::Payload { .. })),
+        "{payload:?}"
+    );
 }
 
 #[test]
@@ -244,6 +247,9 @@ fn write_cut_off_in_the_middle_waits_and_promises_nothing() {
         bytes.extend([1; 4095]);
         peer.feed(&bytes);
         assert!(peer.out.is_empty());
-        assert!(matches!(peer.seen[..], [Seen::Request(_), Seen::Payload { last: false, .. }]));
+        assert!(matches!(
+            peer.seen[..],
+            [SessionOutput::Request(_), SessionOutput::Payload { last: false, .. }]
+        ));
     }
 }

@@ -31,7 +31,7 @@ fn info_export(size: u64, flags: u16) -> (u32, Vec<u8>) {
 
 fn broken(peer: &mut Peer) -> Violation {
     match peer.take_seen()[..] {
-        [Seen::Broken(violation)] => violation,
+        [SessionOutput::Broken(violation)] => violation,
         ref other => panic!("expected a broken connection, got {other:?}"),
     }
 }
@@ -59,7 +59,7 @@ fn plain_newstyle_client_gets_its_export_and_nothing_else() {
     let mut peer = serve(two_exports());
     peer.feed(&[0, 0, 0, 0]);
     peer.feed(&option(EXPORT_NAME, b"other"));
-    assert_eq!(peer.take_seen(), [Seen::Opened(1)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
 
     let mut peer = serve(two_exports());
     peer.feed(&[0, 0, 0, 2]);
@@ -72,7 +72,7 @@ fn export_name_sends_size_flags_and_124_zeroes() {
     let mut peer = serve(two_exports());
     peer.feed(&[0, 0, 0, 1]);
     peer.feed(&option(EXPORT_NAME, b"other"));
-    assert_eq!(peer.take_seen(), [Seen::Opened(1)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
     let mut expected = (8_u64 << 30).to_be_bytes().to_vec();
     expected.extend_from_slice(&OTHER_FLAGS.to_be_bytes());
     expected.extend_from_slice(&[0; 124]);
@@ -83,7 +83,7 @@ fn export_name_sends_size_flags_and_124_zeroes() {
 fn export_name_with_no_zeroes_sends_ten_bytes() {
     let mut peer = Peer::haggling(two_exports());
     peer.feed(&option(EXPORT_NAME, b""));
-    assert_eq!(peer.take_seen(), [Seen::Opened(0)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(0)]);
     let mut expected = (1_u64 << 20).to_be_bytes().to_vec();
     expected.extend_from_slice(&DISK_FLAGS.to_be_bytes());
     assert_eq!(peer.out, expected);
@@ -116,9 +116,9 @@ fn abort_is_acknowledged_with_or_without_data() {
     for data in [&b""[..], b"bye", &[7; 100_000]] {
         let mut peer = Peer::haggling(two_exports());
         assert_eq!(peer.haggle(ABORT, data), [(ACK, vec![])]);
-        assert_eq!(peer.take_seen(), [Seen::Closed]);
+        assert_eq!(peer.take_seen(), [SessionOutput::Closed]);
         peer.feed(&option(LIST, &[]));
-        assert_eq!(peer.take_seen(), [Seen::Closed]);
+        assert_eq!(peer.take_seen(), [SessionOutput::Closed]);
         assert!(peer.out.is_empty(), "nothing is said after goodbye");
     }
 }
@@ -172,7 +172,7 @@ fn go_answers_export_info_and_opens() {
     let mut peer = Peer::haggling(two_exports());
     let replies = peer.haggle(GO, &info_data("other", &[]));
     assert_eq!(replies, [info_export(8 << 30, OTHER_FLAGS), (ACK, vec![])]);
-    assert_eq!(peer.take_seen(), [Seen::Opened(1)]);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn extended_headers_take_precedence_over_structured_replies() {
         assert_eq!(peer.haggle_one(EXTENDED_HEADERS, &[]), ERR_INVALID);
         assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ERR_EXT_HEADER_REQD);
         peer.feed(&option(GO, &info_data("disk", &[])));
-        assert_eq!(peer.take_seen(), [Seen::Opened(0)]);
+        assert_eq!(peer.take_seen(), [SessionOutput::Opened(0)]);
         peer.out.clear();
         let request = peer.request(&Ask::new(FLUSH, 0, 0).bytes(Mode::Extended));
         peer.session.reply(&request, None, &mut peer.out);

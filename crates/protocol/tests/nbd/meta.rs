@@ -25,7 +25,7 @@ fn has_context(peer: &mut Peer, name: &str) -> bool {
     peer.out.clear();
     peer.feed(&Ask::new(BLOCK_STATUS, 0, 512).bytes(Mode::Structured));
     match &peer.take_seen()[..] {
-        [Seen::Request(_)] => true,
+        [SessionOutput::Request(_)] => true,
         [] => {
             assert_eq!(error_of(&peer.out), 22);
             false

@@ -42,7 +42,7 @@ fn in_step(peer: &mut Peer, mode: Mode) {
 
 fn broken(peer: &mut Peer) -> Violation {
     match peer.take_seen()[..] {
-        [Seen::Broken(violation)] => violation,
+        [SessionOutput::Broken(violation)] => violation,
         ref other => panic!("expected a broken connection, got {other:?}"),
     }
 }
@@ -110,8 +110,11 @@ fn write_payload_arrives_in_place_and_the_next_request_behind_it() {
         bytes.extend_from_slice(&Ask::new(DISC, 0, 0).bytes(mode));
         peer.feed(&bytes);
         let write = Request { fua: true, ..plain(Command::Write, 100, 5000) };
-        let expected =
-            [Seen::Request(write), Seen::Payload { offset: 100, data, last: true }, Seen::Closed];
+        let expected = [
+            SessionOutput::Request(write),
+            SessionOutput::Payload { offset: 100, data, last: true },
+            SessionOutput::Closed,
+        ];
         assert_eq!(peer.take_seen(), expected);
     }
 }
@@ -158,7 +161,7 @@ fn disc_is_silent_and_final_but_earlier_requests_can_be_answered() {
         let request = peer.request(&Ask::new(FLUSH, 0, 0).bytes(mode));
         peer.feed(&Ask::new(DISC, 0, 0).bytes(mode));
         peer.feed(&Ask::new(READ, 0, 512).bytes(mode));
-        assert_eq!(peer.take_seen(), [Seen::Closed, Seen::Closed]);
+        assert_eq!(peer.take_seen(), [SessionOutput::Closed, SessionOutput::Closed]);
         assert!(peer.out.is_empty());
         peer.session.reply(&request, None, &mut peer.out);
         assert_eq!(replies(&peer.out).len(), 1);
@@ -274,7 +277,7 @@ fn extended_write_that_does_not_announce_its_payload_has_one() {
     let request = peer.request(&Ask::new(WRITE, 4096, 512).raw(Mode::Extended));
     assert_eq!((request.offset_bytes, request.len_bytes), (4096, 512));
     peer.feed(&[7; 512]);
-    assert!(matches!(peer.take_seen()[..], [Seen::Payload { .. }]));
+    assert!(matches!(peer.take_seen()[..], [SessionOutput::Payload { .. }]));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::client::*;
 /// All results of a connection.
 #[derive(PartialEq)]
 struct Outcome {
-    seen: Vec<Seen>,
+    seen: Vec<SessionOutput>,
     out: Vec<u8>,
     disk: Vec<u8>,
 }
@@ -102,7 +102,7 @@ proptest! {
     ) {
         let align = 1_usize << align_log;
         let whole = play(&stream, &[stream.len()], (1, usize::MAX));
-        prop_assert_eq!(whole.seen.last(), Some(&Seen::Closed), "the stream is valid to its end");
+        prop_assert_eq!(whole.seen.last(), Some(&SessionOutput::Closed), "the stream is valid to its end");
         let split = play(&stream, &cuts, (align, align + extra));
         prop_assert!(whole == split, "{:?} is not {:?}", whole.seen, split.seen);
     }

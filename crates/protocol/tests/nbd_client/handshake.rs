@@ -44,7 +44,7 @@ fn handshake_asks_for_the_best_first() {
     assert_eq!(sent[1], option(SET_META, query));
     assert_eq!(sent[2], go());
     assert!(sent[3].is_empty());
-    assert_eq!(client.seen, [Seen::Opened]);
+    assert_eq!(client.seen, [SessionOutput::Opened]);
     let remote = client.session.remote().expect("it is open");
     assert_eq!(
         (remote.mode, remote.allocation, remote.size_bytes),
@@ -97,7 +97,7 @@ fn server_of_simple_replies_without_go_is_opened_by_name() {
         assert_eq!(sent[0][..4], [0, 0, 0, flags]);
         assert_eq!(sent[2], go());
         assert_eq!(sent[3], option(EXPORT_NAME, b"disk"));
-        assert_eq!(client.take_seen(), [Seen::Opened]);
+        assert_eq!(client.take_seen(), [SessionOutput::Opened]);
         let remote = client.session.remote().expect("it is open");
         assert_eq!((remote.mode, remote.size_bytes), (ReplyMode::Simple, 1 << 20));
         assert!(remote.can_flush && remote.can_fua && remote.can_trim && !remote.can_write_zeroes);
@@ -144,7 +144,7 @@ fn information_that_nobody_asked_for_is_ignored() {
         info_export(512, 1),
     ];
     play(&mut client, &[greeting(), infos.concat(), option_reply(GO, ACK, &[])]);
-    assert_eq!(client.seen, [Seen::Opened]);
+    assert_eq!(client.seen, [SessionOutput::Opened]);
 }
 
 /// The first failure of a session that is fed all these answers.
@@ -300,7 +300,7 @@ fn server_may_reply_256_times_to_an_option() {
     let mut client = Client::new(settings(ReplyMode::Simple));
     let infos = info_block_size([1, 512, 512]).repeat(254);
     play(&mut client, &[greeting(), infos, info_export(512, 1), option_reply(GO, ACK, &[])]);
-    assert_eq!(client.seen, [Seen::Opened]);
+    assert_eq!(client.seen, [SessionOutput::Opened]);
 }
 
 #[test]

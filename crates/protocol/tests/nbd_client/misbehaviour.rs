@@ -23,7 +23,7 @@ fn caught(mode: ReplyMode, asked: Request, answer: impl Fn(Sent) -> Vec<u8>) -> 
         client.dribble = dribble;
         let (cookie, sent) = client.submit(asked);
         client.feed(&answer(sent));
-        assert!(!client.seen.iter().any(|seen| matches!(seen, Seen::Done { .. })));
+        assert!(!client.seen.iter().any(|seen| matches!(seen, SessionOutput::Done { .. })));
         let waiting: Vec<_> = client.session.in_flight().map(|(cookie, _)| cookie).collect();
         assert_eq!(waiting, [cookie], "what was not answered can be asked elsewhere");
         client.violation()
@@ -80,7 +80,7 @@ fn second_reply_to_a_request_is_found() {
             _ => sent.none(),
         };
         client.feed(&reply);
-        assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Ok(()) }]);
+        assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Ok(()) }]);
         // Even if the slot has its next request.
         let (next, _) = client.submit(Request::FLUSH);
         assert_eq!(next.slot(), cookie.slot());
@@ -205,7 +205,7 @@ fn success_without_all_data_is_found_before_the_last_data_is_told() {
         client.feed(&sent.data(false, START, &[1; 10]));
         client.feed(&sent.data(true, START + 11, &[1; 989]));
         assert_eq!(client.violation(), Violation::MissingData);
-        let first = Seen::Payload { cookie, start: 0, data: vec![1; 10] };
+        let first = SessionOutput::Payload { cookie, start: 0, data: vec![1; 10] };
         assert_eq!(client.seen[..client.seen.len() - 1], [first]);
     }
     let found = caught_in_chunks(Command::Read, |sent| sent.hole(true, START, 999));
@@ -219,7 +219,7 @@ fn read_in_a_million_places_is_given_up() {
         let (_, sent) = client.submit(Request::new(Command::Read, 0..1 << 20));
         for place in 0..1 << 13 {
             client.feed(&sent.hole(false, 2 * place + 1, 1));
-            client.seen.retain(|seen| matches!(seen, Seen::Broken(_)));
+            client.seen.retain(|seen| matches!(seen, SessionOutput::Broken(_)));
         }
         assert_eq!(client.violation(), Violation::TooScattered);
     }

@@ -19,10 +19,10 @@ fn read_by_simple_reply_is_one_piece() {
     assert_eq!(
         client.take_seen(),
         [
-            Seen::Payload { cookie: second, start: 0, data: b"abc".to_vec() },
-            Seen::Done { cookie: second, result: Ok(()) },
-            Seen::Payload { cookie: first, start: 0, data: b"wxyz".to_vec() },
-            Seen::Done { cookie: first, result: Ok(()) },
+            SessionOutput::Payload { cookie: second, start: 0, data: b"abc".to_vec() },
+            SessionOutput::Done { cookie: second, result: Ok(()) },
+            SessionOutput::Payload { cookie: first, start: 0, data: b"wxyz".to_vec() },
+            SessionOutput::Done { cookie: first, result: Ok(()) },
         ]
     );
 }
@@ -32,7 +32,7 @@ fn simple_error_has_no_payload() {
     let mut client = opened(ReplyMode::Simple);
     let (cookie, sent) = client.submit(read(0..4096));
     client.feed(&simple(sent.cookie, 5));
-    assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(Errno::Io) }]);
+    assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Err(Errno::Io) }]);
 }
 
 #[test]
@@ -50,13 +50,13 @@ fn chunks_of_a_read_come_in_any_order_and_between_others() {
         assert_eq!(
             client.take_seen(),
             [
-                Seen::Payload { cookie: a, start: 6, data: b"6789".to_vec() },
-                Seen::Zeroes { cookie: b, start: 0, len: 9 },
-                Seen::Zeroes { cookie: a, start: 0, len: 4 },
-                Seen::Payload { cookie: b, start: 9, data: b"9".to_vec() },
-                Seen::Done { cookie: b, result: Ok(()) },
-                Seen::Payload { cookie: a, start: 4, data: b"45".to_vec() },
-                Seen::Done { cookie: a, result: Ok(()) },
+                SessionOutput::Payload { cookie: a, start: 6, data: b"6789".to_vec() },
+                SessionOutput::Zeroes { cookie: b, start: 0, len: 9 },
+                SessionOutput::Zeroes { cookie: a, start: 0, len: 4 },
+                SessionOutput::Payload { cookie: b, start: 9, data: b"9".to_vec() },
+                SessionOutput::Done { cookie: b, result: Ok(()) },
+                SessionOutput::Payload { cookie: a, start: 4, data: b"45".to_vec() },
+                SessionOutput::Done { cookie: a, result: Ok(()) },
             ]
         );
     }
@@ -74,10 +74,14 @@ fn error_among_chunks_fails_the_request_when_it_is_over() {
         assert_eq!(client.take_seen(), []);
         client.feed(&sent.none());
         let result = Err(Errno::Io);
-        assert_eq!(client.take_seen(), [Seen::Done { cookie, result }], "the first error counts");
+        assert_eq!(
+            client.take_seen(),
+            [SessionOutput::Done { cookie, result }],
+            "the first error counts"
+        );
         let (cookie, sent) = client.submit(read(0..1000));
         client.feed(&sent.error(true, 12, b"and \x07more"));
-        assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(Errno::NoMem) }]);
+        assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Err(Errno::NoMem) }]);
         assert_eq!(client.session.message(), "and \\u{7}more");
     }
 }
@@ -97,7 +101,7 @@ fn error_of_the_server_keeps_its_meaning() {
     for (code, errno) in errors {
         let (cookie, sent) = client.submit(Request::FLUSH);
         client.feed(&sent.error(true, code, b""));
-        assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(errno) }]);
+        assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Err(errno) }]);
     }
 }
 
@@ -106,7 +110,7 @@ fn error_that_is_unknown_counts_as_invalid() {
     let mut client = opened(ReplyMode::Structured);
     let (cookie, sent) = client.submit(Request::FLUSH);
     client.feed(&sent.error(true, 4711, b""));
-    assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(Errno::Inval) }]);
+    assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Err(Errno::Inval) }]);
 }
 
 #[test]
@@ -119,8 +123,8 @@ fn structured_server_may_answer_all_but_reads_simply() {
     assert_eq!(
         client.take_seen(),
         [
-            Seen::Done { cookie: write, result: Ok(()) },
-            Seen::Done { cookie: status, result: Err(Errno::Inval) },
+            SessionOutput::Done { cookie: write, result: Ok(()) },
+            SessionOutput::Done { cookie: status, result: Err(Errno::Inval) },
         ]
     );
 }
@@ -132,7 +136,7 @@ fn flags_of_a_chunk_that_are_unknown_are_ignored() {
     let mut bytes = sent.none();
     bytes[4] = 0xff;
     client.feed(&bytes);
-    assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Ok(()) }]);
+    assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Ok(()) }]);
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn extents_end_with_the_request() {
         let (cookie, sent) = client.submit(Request::new(Command::BlockStatus, 512..5120));
         // Unknown flags of later specifications are ignored.
         client.feed(&sent.status(true, CONTEXT, &[(512, 3), (1024, 0), (1 << 30, 0x42)]));
-        let extent = |len_bytes, hole, zero| Seen::Extent {
+        let extent = |len_bytes, hole, zero| SessionOutput::Extent {
             cookie,
             extent: Extent { len_bytes, hole, zero },
         };
@@ -153,7 +157,7 @@ fn extents_end_with_the_request() {
                 extent(512, true, true),
                 extent(1024, false, false),
                 extent(4608 - 512 - 1024, false, true),
-                Seen::Done { cookie, result: Ok(()) },
+                SessionOutput::Done { cookie, result: Ok(()) },
             ]
         );
     }
@@ -169,7 +173,7 @@ fn extents_may_tell_less_than_was_asked() {
     let extent = Extent { len_bytes: 5 << 30, hole: true, zero: false };
     assert_eq!(
         client.take_seen(),
-        [Seen::Extent { cookie, extent }, Seen::Done { cookie, result: Ok(()) }]
+        [SessionOutput::Extent { cookie, extent }, SessionOutput::Done { cookie, result: Ok(()) }]
     );
 }
 
@@ -190,7 +194,7 @@ fn payload_can_be_received_past_the_session() {
         stream.extend_from_slice(&[7; 100]);
         client.feed(&stream);
         let seen = client.take_seen();
-        assert_eq!(seen, [Seen::Payload { cookie, start: 0, data: vec![7; 100] }]);
+        assert_eq!(seen, [SessionOutput::Payload { cookie, start: 0, data: vec![7; 100] }]);
         let piece = |start_bytes, len_bytes| Some(Piece { cookie, start_bytes, len_bytes });
         assert_eq!(client.session.payload_expected(), piece(100, 9900));
         client.session.payload_received(9000);

@@ -74,7 +74,7 @@ fn no_more_are_in_flight_than_were_agreed_on() {
     assert!(client.out.is_empty(), "what was refused is not sent");
 
     client.feed(&simple(sent[1].1.cookie, 0));
-    assert_eq!(client.take_seen(), [Seen::Done { cookie: sent[1].0, result: Ok(()) }]);
+    assert_eq!(client.take_seen(), [SessionOutput::Done { cookie: sent[1].0, result: Ok(()) }]);
     assert_eq!(client.session.in_flight_count(), 2);
     let (again, _) = client.submit(Request::FLUSH);
     assert_eq!(again.slot(), 1);
@@ -100,7 +100,7 @@ fn nothing_can_be_asked_before_it_is_open_or_after_the_goodbye() {
         assert_eq!(client.session.submit(&Request::FLUSH, &mut client.out), Err(Refusal::Closing));
         // Earlier requests may still be answered.
         client.feed(&sent.none());
-        assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Ok(()) }]);
+        assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Ok(()) }]);
         assert_eq!(client.session.on_eof(), &Failure::Closed { in_flight: 0 });
         assert_eq!(client.session.submit(&Request::FLUSH, &mut client.out), Err(Refusal::NotOpen));
     }
@@ -111,7 +111,7 @@ fn server_that_shuts_down_is_asked_nothing_new() {
     let mut client = opened(ReplyMode::Simple);
     let (cookie, sent) = client.submit(Request::FLUSH);
     client.feed(&simple(sent.cookie, 108));
-    assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Err(Errno::Shutdown) }]);
+    assert_eq!(client.take_seen(), [SessionOutput::Done { cookie, result: Err(Errno::Shutdown) }]);
     assert_eq!(client.session.submit(&Request::FLUSH, &mut client.out), Err(Refusal::Closing));
     client.session.disconnect(&mut client.out);
     assert_eq!(client.out.len(), 28, "the specification wants the goodbye");

@@ -162,7 +162,7 @@ pub(crate) fn error_body(error: u32, text: &[u8]) -> Vec<u8> {
 
 /// Output of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum SessionOutput {
     Opened,
     Payload { cookie: Cookie, start: u64, data: Vec<u8> },
     Zeroes { cookie: Cookie, start: u64, len: u64 },
@@ -176,7 +176,7 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     /// Bytes to send that the test has not examined.
     pub(crate) out: Vec<u8>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<SessionOutput>,
     received: Vec<u8>,
     /// Whether the bytes arrive one at a time.
     pub(crate) dribble: bool,
@@ -219,21 +219,25 @@ impl Client {
                 Event::Broken => {
                     assert_eq!(consumed, 0);
                     let failure = self.session.failure().expect("it broke").clone();
-                    if self.seen.last() != Some(&Seen::Broken(failure.clone())) {
-                        self.seen.push(Seen::Broken(failure));
+                    if self.seen.last() != Some(&SessionOutput::Broken(failure.clone())) {
+                        self.seen.push(SessionOutput::Broken(failure));
                     }
                     break;
                 }
-                Event::Done { cookie, result } => self.seen.push(Seen::Done { cookie, result }),
+                Event::Done { cookie, result } => {
+                    self.seen.push(SessionOutput::Done { cookie, result })
+                }
                 _ => assert!(consumed > 0, "it does not move: {event:?}"),
             }
             match event {
-                Event::Opened => self.seen.push(Seen::Opened),
+                Event::Opened => self.seen.push(SessionOutput::Opened),
                 Event::Payload(piece) => self.see_payload(piece, bytes),
                 Event::Zeroes(Piece { cookie, start_bytes: start, len_bytes: len }) => {
-                    self.seen.push(Seen::Zeroes { cookie, start, len });
+                    self.seen.push(SessionOutput::Zeroes { cookie, start, len });
                 }
-                Event::Extent { cookie, extent } => self.seen.push(Seen::Extent { cookie, extent }),
+                Event::Extent { cookie, extent } => {
+                    self.seen.push(SessionOutput::Extent { cookie, extent })
+                }
                 _ => {}
             }
         }
@@ -242,7 +246,7 @@ impl Client {
     /// Joins adjacent pieces.
     fn see_payload(&mut self, piece: Piece, bytes: &[u8]) {
         assert_eq!(piece.len_bytes, bytes.len() as u64);
-        if let Some(Seen::Payload { cookie, start, data }) = self.seen.last_mut()
+        if let Some(SessionOutput::Payload { cookie, start, data }) = self.seen.last_mut()
             && *cookie == piece.cookie
             && *start + data.len() as u64 == piece.start_bytes
         {
@@ -250,10 +254,10 @@ impl Client {
             return;
         }
         let Piece { cookie, start_bytes: start, .. } = piece;
-        self.seen.push(Seen::Payload { cookie, start, data: bytes.to_vec() });
+        self.seen.push(SessionOutput::Payload { cookie, start, data: bytes.to_vec() });
     }
 
-    pub(crate) fn take_seen(&mut self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&mut self) -> Vec<SessionOutput> {
         std::mem::take(&mut self.seen)
     }
 
@@ -274,7 +278,7 @@ impl Client {
     /// The final failure.
     pub(crate) fn failure(&mut self) -> Failure {
         match self.seen.last() {
-            Some(Seen::Broken(failure)) => failure.clone(),
+            Some(SessionOutput::Broken(failure)) => failure.clone(),
             _ => panic!("it did not fail: {:?}", self.seen),
         }
     }
@@ -315,7 +319,7 @@ pub(crate) fn opened(mode: ReplyMode) -> Client {
     for bytes in opening(mode) {
         client.feed(&bytes);
     }
-    assert_eq!(client.take_seen(), [Seen::Opened]);
+    assert_eq!(client.take_seen(), [SessionOutput::Opened]);
     client.out.clear();
     client
 }

@@ -7,7 +7,7 @@ use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{DISK_END, desktop_disk, even_device, write_through_disk};
 use super::hand::{ASYNC_WRITE, Hand, READ, RT_READ};
 use super::latency::{ms, ratio};
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 use crate::device::Device;
 
 /// Sectors of 128 KiB: the usual size of read-ahead and write-back in 2009.
@@ -50,7 +50,7 @@ pub(super) const BOTH_LIMITS: Check = Check {
             "of {batches} batches {too_short} end before both limits are met, {too_long} later \
              than they could"
         );
-        let ours = Seen { what, holds: batches > 0 && too_short == 0 && too_long == 0 };
+        let ours = WorldResult { what, holds: batches > 0 && too_short == 0 && too_long == 0 };
         let control = |limits: (u64, u64)| {
             let (batches, too_short, _) = seen(&[limits], Some((16, 40)));
             let (len, quantum_ms) = limits;
@@ -58,7 +58,7 @@ pub(super) const BOTH_LIMITS: Check = Check {
                 "fifo_batch={len},quantum={quantum_ms}: {too_short} of {batches} batches end \
                  before 16 requests and 40 ms"
             );
-            Seen { what, holds: too_short == 0 }
+            WorldResult { what, holds: too_short == 0 }
         };
         Verdict::of(ours, &[control((16, 0)), control((1, 40))])
     },
@@ -110,12 +110,12 @@ pub(super) const TIME_OF_A_BATCH: Check = Check {
         let disk = |sectors| extremes(desktop_disk, sectors, seed);
         let what = |(min, max)| format!("{} to {}, ratio {:.1}", ms(min), ms(max), ratio(max, min));
         let (min, max) = disk(32);
-        let ours = Seen {
+        let ours = WorldResult {
             what: format!("16 KiB: {}; 128 KiB: {}", what((min, max)), what(disk(PIECE))),
             holds: ratio(max, min) >= 5.0,
         };
         let (min, max) = extremes(|| even_device(Nanos::from_ms(5)), 32, seed);
-        let control = Seen {
+        let control = WorldResult {
             what: format!("a non-rotational device: {}", what((min, max))),
             holds: ratio(max, min) >= 5.0,
         };
@@ -216,7 +216,7 @@ impl Comparison {
         Self { with, fifo_batch, without }
     }
 
-    fn into_seen(self, name: &str) -> Seen {
+    fn into_seen(self, name: &str) -> WorldResult {
         let Self { with, fifo_batch, without } = self;
         let gain = with.sectors as f64 / without.sectors as f64;
         let equal = with.longest.0.abs_diff(without.longest.0) * 10 <= without.longest.0;
@@ -226,7 +226,7 @@ impl Comparison {
             without.describe(),
             if equal { "" } else { " (not equal)" }
         );
-        Seen { what, holds: equal && gain >= 1.03 }
+        WorldResult { what, holds: equal && gain >= 1.03 }
     }
 }
 

@@ -10,7 +10,7 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;
 
 use super::hand::{Hand, Kind, READ, SECTORS};
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 
 /// Range of the requests' sectors.
 const SECTORS_END: u64 = 1 << 28;
@@ -27,7 +27,7 @@ pub(super) const TWO_CLASSES: Check = Check {
                 [high, low] => levels.exact && is(high, Op::Read) && is(low, Op::Write),
                 _ => false,
             };
-            Seen { what: format!("{name}: {}", levels.describe()), holds }
+            WorldResult { what: format!("{name}: {}", levels.describe()), holds }
         };
         Verdict::of(seen("deadline"), &[seen("noop"), seen("deadline-prio")])
     },
@@ -42,7 +42,7 @@ pub(super) const MIDDLE_LEVEL: Check = Check {
             let expected: Vec<Kind> = Kind::all().filter(|kind| is_middle(*kind)).collect();
             let holds =
                 levels.exact && matches!(&levels.groups[..], [_, middle, _] if *middle == expected);
-            Seen { what: format!("{name}: {}", levels.describe()), holds }
+            WorldResult { what: format!("{name}: {}", levels.describe()), holds }
         };
         Verdict::of(seen("deadline-prio"), &[seen("deadline")])
     },
@@ -68,7 +68,7 @@ pub(super) const LOWEST_LEVEL: Check = Check {
                 "{name}: {}; late after {last:?} ms, the other kinds after {others:?} ms",
                 levels.describe()
             );
-            Seen { what, holds: levels.exact && lowest && longest }
+            WorldResult { what, holds: levels.exact && lowest && longest }
         };
         Verdict::of(seen("deadline-prio"), &[seen("deadline")])
     },

@@ -8,7 +8,7 @@ use blockyard_engine::time::Nanos;
 use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{CARD_END, desktop_disk, sd_card};
 use super::hand::{ASYNC_WRITE, Kind, READ, RT_READ};
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 
 /// Sectors of a tiotest file in the mail: 80 MB.
 const FILE: u64 = 80 << 11;
@@ -39,7 +39,7 @@ pub(super) const REAL_TIME_READERS: Check = Check {
             let ratio = ratio(rt, be);
             let what =
                 format!("{elevator}: p99 of a read {} rt, {} be, ratio {ratio:.2}", ms(rt), ms(be));
-            Seen { what, holds: ratio <= 0.5 }
+            WorldResult { what, holds: ratio <= 0.5 }
         };
         Verdict::of(seen("deadline-prio"), &[seen("deadline")])
     },
@@ -76,7 +76,7 @@ pub(super) const READS_BY_AGE: Check = Check {
                 "{elevator}, told that the device {told}: {passed} of {reads} reads come after a \
                  younger one of their level"
             );
-            Seen { what, holds: reads > 0 && passed == 0 }
+            WorldResult { what, holds: reads > 0 && passed == 0 }
         };
         let controls = [seen("deadline-prio", true), seen("deadline", false)];
         Verdict::of(seen("deadline-prio", false), &controls)
@@ -98,7 +98,10 @@ pub(super) const AGE_FOR_READERS: Check = Check {
             let (what, holds) = age_against_sector(elevator, |_| 0..16 * FILE, seed);
             let one_by_one = |file| file * FILE..(file + 1) * FILE;
             let (apart, _) = age_against_sector(elevator, one_by_one, seed);
-            Seen { what: format!("{elevator}: {what}; files one after the other: {apart}"), holds }
+            WorldResult {
+                what: format!("{elevator}: {what}; files one after the other: {apart}"),
+                holds,
+            }
         };
         // `deadline` ignores whether the device is rotational.
         Verdict::of(seen("deadline-prio"), &[seen("deadline")])

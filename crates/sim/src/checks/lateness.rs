@@ -6,7 +6,7 @@ use blockyard_workload::random::Random;
 use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{DISK_END, desktop_disk};
 use super::hand::{Hand, Kind, READ, SECTORS};
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 
 pub(super) const EARLY_START: Check = Check {
     id: "004-13",
@@ -37,7 +37,7 @@ pub(super) const EARLY_START: Check = Check {
                  batches do not start max(0, i - fifo_batch/3) and go up to it; {with_lead} had \
                  requests in front of it to start with"
             );
-            Seen { what, holds: elsewhere == 0 && with_lead > 0 }
+            WorldResult { what, holds: elsewhere == 0 && with_lead > 0 }
         };
         let prio = "deadline-prio,rt_expire=100,sync_expire=100,async_expire=100";
         let before = "deadline,read_expire=100,write_expire=100";
@@ -105,7 +105,7 @@ pub(super) const LOW_SECTORS: Check = Check {
         let without = Misses::of(&run("deadline"), limit);
         let with = Misses::of(&run("deadline-prio,quantum=0"), limit);
         let falls = with.ratio() <= 0.9 * without.ratio();
-        let ours = Seen {
+        let ours = WorldResult {
             what: format!("{}; with early start {}", without.describe(), with.describe()),
             holds: without.ratio() >= 1.2 && falls,
         };
@@ -115,7 +115,7 @@ pub(super) const LOW_SECTORS: Check = Check {
         let mean = Nanos(waits / (noop.started.len() as u64).max(1));
         let unsorted = Misses::of(&noop, mean);
         let what = format!("noop, more than its mean wait: {}", unsorted.describe());
-        Verdict::of(ours, &[Seen { what, holds: unsorted.ratio() >= 1.2 }])
+        Verdict::of(ours, &[WorldResult { what, holds: unsorted.ratio() >= 1.2 }])
     },
 };
 

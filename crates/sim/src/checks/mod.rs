@@ -55,14 +55,14 @@ pub struct Verdict {
 }
 
 /// Result of one world.
-struct Seen {
+struct WorldResult {
     what: String,
     holds: bool,
 }
 
 impl Verdict {
     /// The verdict of a world and its controls; the claim may not hold in any control.
-    fn of(ours: Seen, controls: &[Seen]) -> Self {
+    fn of(ours: WorldResult, controls: &[WorldResult]) -> Self {
         let mut text = String::new();
         for control in controls {
             let separator = if text.is_empty() { "" } else { "; " };

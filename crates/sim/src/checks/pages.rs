@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use blockyard_engine::pages::buddy::Buddy;
 use blockyard_engine::pages::{
-    Allocator, AllocatorSpec, BioPages, Consumer, Effort, Outcome, Page, PageSource, Sizes, Step,
+    AllocationStep, Allocator, AllocatorSpec, BioPages, Consumer, Effort, Outcome, Page,
+    PageSource, Sizes,
 };
 use blockyard_workload::random::Random;
 
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 
 pub(super) const ORDER_OF_ATTEMPTS: Check = Check {
     id: "003-5",
@@ -34,7 +35,7 @@ pub(super) const FILLED_PAGE_BY_PAGE: Check = Check {
     about: "the calls that fill a reserve of 8 pages; control: those for a bio of 8",
     run: |_| {
         let (fill, bio) = fill_and_bio("bulk-callback");
-        let seen = |what: String| Seen { holds: what == ["one"; 8].join(" "), what };
+        let seen = |what: String| WorldResult { holds: what == ["one"; 8].join(" "), what };
         Verdict::of(seen(fill), &[seen(bio)])
     },
 };
@@ -46,7 +47,7 @@ pub(super) const THREE_CONSUMERS: Check = Check {
         let seen = |names: &[&str]| {
             let each: Vec<String> = names.iter().map(|name| pages_and_reserve(name)).collect();
             let same = each.iter().all(|one| *one == each[0]);
-            Seen { what: each.join("; "), holds: same && keeps() }
+            WorldResult { what: each.join("; "), holds: same && keeps() }
         };
         let bulk = ["bulk-list", "bulk-array", "bulk-callback"];
         Verdict::of(seen(&bulk), &[seen(&["bulk-array", "compound"])])
@@ -125,7 +126,7 @@ fn client(name: &str, reserve_pages: u32, limit_pages: u32, memory: &mut Memory)
 }
 
 /// The calls of each of three bios, and the step that served it.
-fn attempts(name: &str) -> Seen {
+fn attempts(name: &str) -> WorldResult {
     let mut memory = Memory::new(12, 0);
     let mut client = client(name, 4, 100, &mut memory);
     memory.calls();
@@ -156,11 +157,11 @@ fn attempts(name: &str) -> Seen {
             "bulk 0/3 bulk 0/3 bulk waiting 0/3: parked",
             "pages come back: Some(Wait)",
         ];
-    Seen { what: what.join("; "), holds }
+    WorldResult { what: what.join("; "), holds }
 }
 
 /// Bios of random sizes, some of them held for a while, under a plan of faults that ends.
-fn served(seed: u64, name: &str, bios_held: usize) -> Seen {
+fn served(seed: u64, name: &str, bios_held: usize) -> WorldResult {
     const BIOS: u32 = 2000;
     let mut memory = Memory::new(1024, seed);
     let mut client = client(name, 256, 1024, &mut memory);
@@ -186,12 +187,12 @@ fn served(seed: u64, name: &str, bios_held: usize) -> Seen {
         held.extend(std::iter::from_fn(|| client.take_resumed()));
     }
     let what = format!("{served} of {BIOS} served, {} left waiting", client.parked());
-    Seen { what, holds: served == BIOS && client.parked() == 0 }
+    WorldResult { what, holds: served == BIOS && client.parked() == 0 }
 }
 
 /// Two bios of 256 pages without memory except the reserve, a third of which has returned half of
 /// it.
-fn both_wait(name: &str) -> Seen {
+fn both_wait(name: &str) -> WorldResult {
     let mut memory = Memory::new(256, 0);
     let mut client = client(name, 256, 1024, &mut memory);
     let holders: Vec<Outcome<u32>> =
@@ -206,11 +207,11 @@ fn both_wait(name: &str) -> Seen {
     }
     let resumed = std::iter::from_fn(|| client.take_resumed()).count();
     let what = format!("{name}: {resumed} of {parked} waiting bios continued");
-    Seen { what, holds: resumed == parked }
+    WorldResult { what, holds: resumed == parked }
 }
 
 /// Counts pages at the start and at the end, with memory running out at each point.
-fn balance(gives_back: bool) -> Seen {
+fn balance(gives_back: bool) -> WorldResult {
     const PAGES: u32 = 64;
     let mut points = 0;
     let mut missing = 0;
@@ -236,7 +237,7 @@ fn balance(gives_back: bool) -> Seen {
         points += 1;
         missing += PAGES - memory.buddy.free_pages();
     }
-    Seen { what: format!("{points} points, {missing} pages lost"), holds: missing == 0 }
+    WorldResult { what: format!("{points} points, {missing} pages lost"), holds: missing == 0 }
 }
 
 /// The calls that fill a reserve, and those for the pages of a bio.
@@ -259,7 +260,7 @@ fn pages_and_reserve(name: &str) -> String {
         .flat_map(|segment| segment.first.0..segment.first.0 + segment.pages())
         .collect();
     pages.sort_unstable();
-    let by_reserve = bio.step() == Step::Reserve;
+    let by_reserve = bio.step() == AllocationStep::Reserve;
     let calls = memory.calls();
     format!("pages {pages:?}, reserve {}, asked it: {by_reserve}, {calls}", client.reserve_left())
 }

@@ -15,7 +15,7 @@ use blockyard_engine::mq::{Issue, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;
 
-use super::{Check, Seen, Verdict};
+use super::{Check, Verdict, WorldResult};
 
 const BIOS: u64 = 2000;
 const BIO_SECTORS: u64 = 8;
@@ -63,7 +63,7 @@ fn dispatched(queue: &mut StackedQueue, flying: &mut Vec<(PathId, Issue)>) {
 }
 
 /// Time stands still, so only completions can cause a run of the queue.
-fn ended(seed: u64, is_heard: bool) -> Seen {
+fn ended(seed: u64, is_heard: bool) -> WorldResult {
     let mut queue = queue(1);
     let mut random = Random::new(seed, 0);
     let mut flying = Vec::new();
@@ -93,11 +93,11 @@ fn ended(seed: u64, is_heard: bool) -> Seen {
     let ended = done.len() as u64;
     let all = submitted;
     let what = format!("{ended} of {all} writes have ended, {runs} runs were asked for");
-    Seen { holds: ended == BIOS && queue.is_idle(), what }
+    WorldResult { holds: ended == BIOS && queue.is_idle(), what }
 }
 
 /// Writes that end successfully must be written, and all writes must end.
-fn written(seed: u64, claims_all: bool) -> Seen {
+fn written(seed: u64, claims_all: bool) -> WorldResult {
     let mut queue = queue(32);
     let mut random = Random::new(seed, 1);
     let mut flying = Vec::new();
@@ -133,5 +133,5 @@ fn written(seed: u64, claims_all: bool) -> Seen {
          disk",
         done.len()
     );
-    Seen { holds: lost == 0 && parts > 0 && queue.is_idle(), what }
+    WorldResult { holds: lost == 0 && parts > 0 && queue.is_idle(), what }
 }

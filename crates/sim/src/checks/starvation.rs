@@ -10,7 +10,7 @@ use blockyard_engine::time::Nanos;
 use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{DISK_END, even_device};
 use super::hand::{ASYNC_WRITE, Kind, READ, RT_READ, SYNC_WRITE};
-use super::{Check, Seen, Verdict, classes};
+use super::{Check, Verdict, WorldResult, classes};
 
 pub(super) const REAL_TIME_STARVES: Check = Check {
     id: "004-4",
@@ -37,7 +37,7 @@ pub(super) const REAL_TIME_STARVES: Check = Check {
                 readers.name(),
                 shortest_ms.unwrap_or(0)
             );
-            Seen { what, holds: of_others == 0 && shortest }
+            WorldResult { what, holds: of_others == 0 && shortest }
         };
         let controls = [seen("deadline-prio", READ), seen("deadline", RT_READ)];
         Verdict::of(seen("deadline-prio", RT_READ), &controls)
@@ -60,13 +60,18 @@ pub(super) const LOWEST_IS_PROTECTED: Check = Check {
         let what = ours.each_ref().map(|seen| seen.what.as_str()).join("; ");
         let holds = ours.iter().all(|seen| seen.holds);
         // Another protection: the bound of the default does not hold.
-        Verdict::of(Seen { what, holds }, &[prio(3, 100)])
+        Verdict::of(WorldResult { what, holds }, &[prio(3, 100)])
     },
 };
 
 /// The longest wait, in batches, of a late request of the lowest level once it is the oldest there,
 /// including its own.
-fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed: u64) -> Seen {
+fn behind_others(
+    elevator: &str,
+    is_lowest: fn(Kind) -> bool,
+    bound: usize,
+    seed: u64,
+) -> WorldResult {
     let anywhere = Places::Random(0..DISK_END);
     let idle_read = Kind { priority: Priority::IDLE, ..READ };
     let kinds = [(READ, 16), (SYNC_WRITE, 4), (ASYNC_WRITE, 64), (idle_read, 1)];
@@ -105,7 +110,7 @@ fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed
     }
     let what =
         format!("{elevator}: none of {late} late requests waits for more than {most} batches");
-    Seen { what, holds: late > 0 && most <= bound }
+    WorldResult { what, holds: late > 0 && most <= bound }
 }
 
 /// Runs clients over a device with constant times, in batches of one request.

@@ -3,7 +3,7 @@
 mod random;
 
 use blockyard_engine::pages::{
-    Allocator, AllocatorSpec, BIO_PAGES_MAX, BioPages, Outcome, Sizes, Step,
+    AllocationStep, Allocator, AllocatorSpec, BIO_PAGES_MAX, BioPages, Outcome, Sizes,
 };
 
 use super::*;
@@ -145,10 +145,10 @@ fn compaction_moves_pinned_pages_and_loses_none() {
 #[test]
 fn call_that_was_named_fails_and_the_bio_goes_on() {
     for (spec, step) in [
-        ("single", Step::Reserve),
-        ("bulk-callback", Step::Reserve),
-        ("compound", Step::Allocator),
-        ("all-or-nothing", Step::Allocator),
+        ("single", AllocationStep::Reserve),
+        ("bulk-callback", AllocationStep::Reserve),
+        ("compound", AllocationStep::Allocator),
+        ("all-or-nothing", AllocationStep::Allocator),
     ] {
         let mut memory = PhysicalMemory::new(MemoryConfig::of_pages(PLENTY));
         let mut client = client(spec, &mut memory);

@@ -4,7 +4,7 @@ use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_workload::fio;
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Returned};
-use blockyard_workload::tiotest::{self, Kind as TioPhase, Tiotest};
+use blockyard_workload::tiotest::{self, PhaseKind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;

@@ -55,7 +55,7 @@ impl Logs {
 
 /// The logged figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Figure {
     Bandwidth,
     Iops,
     Submission,
@@ -63,7 +63,7 @@ enum Kind {
     Latency,
 }
 
-impl Kind {
+impl Figure {
     fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bw",
@@ -111,7 +111,7 @@ struct Span {
 /// One log of a clone.
 #[derive(Clone, Debug)]
 struct Log {
-    kind: Kind,
+    kind: Figure,
     /// Prefix of the file's name.
     prefix: String,
     spans: [Span; 3],
@@ -151,10 +151,10 @@ impl CloneLogs {
     pub(super) fn of(job: &Job) -> Self {
         let logs = &job.logs;
         let mut all = Vec::new();
-        let mut add = |prefix: &Option<String>, kinds: &[Kind]| {
+        let mut add = |prefix: &Option<String>, kinds: &[Figure]| {
             let Some(prefix) = prefix else { return };
             let prefix = if prefix.is_empty() { &job.name } else { prefix };
-            let log = |kind: &Kind| Log {
+            let log = |kind: &Figure| Log {
                 kind: *kind,
                 prefix: prefix.clone(),
                 spans: [Span::default(); 3],
@@ -163,9 +163,9 @@ impl CloneLogs {
             };
             all.extend(kinds.iter().map(log));
         };
-        add(&logs.bandwidth, &[Kind::Bandwidth]);
-        add(&logs.iops, &[Kind::Iops]);
-        add(&logs.latency, &[Kind::Submission, Kind::Completion, Kind::Latency]);
+        add(&logs.bandwidth, &[Figure::Bandwidth]);
+        add(&logs.iops, &[Figure::Iops]);
+        add(&logs.latency, &[Figure::Submission, Figure::Completion, Figure::Latency]);
         let Logs { span, largest, offset, shared, .. } = *logs;
         let is_real_time =
             job.submission.priority.is_some_and(|one| one.class == PriorityClass::RealTime);
@@ -201,17 +201,17 @@ impl CloneLogs {
         }
         for log in &mut self.logs {
             let value = match log.kind {
-                Kind::Bandwidth if self.span_ms == 0 => {
+                Figure::Bandwidth if self.span_ms == 0 => {
                     ended.len_bytes.saturating_mul(1_000_000) / ended.clat.0.max(1)
                 }
-                Kind::Bandwidth => ended.len_bytes,
-                Kind::Iops => 1,
-                Kind::Submission => match ended.slat {
+                Figure::Bandwidth => ended.len_bytes,
+                Figure::Iops => 1,
+                Figure::Submission => match ended.slat {
                     Some(slat) => slat.0,
                     None => continue,
                 },
-                Kind::Completion => ended.clat.0,
-                Kind::Latency => ended.clat.0 + ended.slat.map_or(0, |slat| slat.0),
+                Figure::Completion => ended.clat.0,
+                Figure::Latency => ended.clat.0 + ended.slat.map_or(0, |slat| slat.0),
             };
             let direction = ended.direction as u8;
             if self.span_ms == 0 {
@@ -294,8 +294,8 @@ impl Log {
         }
         let span_ms = ms.saturating_sub(since_ms).max(1);
         let value = match self.kind {
-            Kind::Bandwidth => sum.saturating_mul(1000) / span_ms / 1024,
-            Kind::Iops => sum.saturating_mul(1000) / span_ms,
+            Figure::Bandwidth => sum.saturating_mul(1000) / span_ms / 1024,
+            Figure::Iops => sum.saturating_mul(1000) / span_ms,
             _ if largest => max,
             _ => (sum + count / 2) / count,
         };

@@ -19,7 +19,7 @@ pub use table::{latency_table, results_table};
 
 /// The four phases, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PhaseKind {
     /// Sequential writes into new files.
     Write,
     /// Random writes into existing files.
@@ -30,7 +30,7 @@ pub enum Kind {
     RandomRead,
 }
 
-impl Kind {
+impl PhaseKind {
     /// All phases, in order.
     pub const ALL: [Self; 4] = [Self::Write, Self::RandomWrite, Self::Read, Self::RandomRead];
 
@@ -72,10 +72,10 @@ impl Config {
         Self { threads, file_bytes: 80 << 20, block_bytes: 4096, random_ops: 1000, seed }
     }
 
-    fn ops(&self, kind: Kind) -> u64 {
+    fn ops(&self, kind: PhaseKind) -> u64 {
         match kind {
-            Kind::Write | Kind::Read => self.file_bytes / self.block_bytes,
-            Kind::RandomWrite | Kind::RandomRead => u64::from(self.random_ops),
+            PhaseKind::Write | PhaseKind::Read => self.file_bytes / self.block_bytes,
+            PhaseKind::RandomWrite | PhaseKind::RandomRead => u64::from(self.random_ops),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseResult {
     /// The phase.
-    pub kind: Kind,
+    pub kind: PhaseKind,
     /// Bytes read or written.
     pub bytes: u64,
     /// Time from the start of all threads to the end of the last.
@@ -131,7 +131,7 @@ impl Program for Tiotest {
     type Task = Thread;
 
     fn next_phase(&mut self) -> Option<Phase<Thread>> {
-        let kind = *Kind::ALL.get(self.started)?;
+        let kind = *PhaseKind::ALL.get(self.started)?;
         let phase_number = self.started as u64;
         self.started += 1;
         let thread = |number: u32| Thread {
@@ -148,7 +148,7 @@ impl Program for Tiotest {
     }
 
     fn end_phase(&mut self, started: Nanos, ended: Nanos, tasks: Vec<Thread>) {
-        let kind = Kind::ALL[self.started - 1];
+        let kind = PhaseKind::ALL[self.started - 1];
         let mut latency = Latency::default();
         tasks.iter().for_each(|thread| latency.add(&thread.latency));
         let bytes =
@@ -172,7 +172,7 @@ enum Step {
 #[derive(Debug)]
 pub struct Thread {
     config: Config,
-    kind: Kind,
+    kind: PhaseKind,
     file: FileId,
     random: Random,
     step: Step,
@@ -186,8 +186,8 @@ impl Thread {
     fn transfer(&mut self, now: Nanos) -> Call {
         let block_bytes = self.config.block_bytes;
         let block = match self.kind {
-            Kind::Write | Kind::Read => self.done_ops,
-            Kind::RandomWrite | Kind::RandomRead => {
+            PhaseKind::Write | PhaseKind::Read => self.done_ops,
+            PhaseKind::RandomWrite | PhaseKind::RandomRead => {
                 self.random.below(self.config.file_bytes / block_bytes - 1)
             }
         };
@@ -224,7 +224,7 @@ impl Task for Thread {
         match self.step {
             Step::Open => {
                 self.step = Step::First;
-                let creates = self.kind == Kind::Write;
+                let creates = self.kind == PhaseKind::Write;
                 if creates { Call::Create(self.file) } else { Call::Open(self.file) }
             }
             Step::First => {

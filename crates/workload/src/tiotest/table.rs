@@ -70,16 +70,16 @@ fn row(out: &mut String, name: &str, latency: &Latency) {
 mod tests {
     use blockyard_engine::time::Nanos;
 
-    use super::super::Kind;
+    use super::super::PhaseKind;
     use super::*;
 
     /// The `deadline-original` rows of the 2009 mail: average and maximum in microseconds, and the
     /// numbers of calls above 2 s and 10 s that follow from its percentages.
-    const PUBLISHED: [(Kind, u64, u64, u64, u64, u64); 4] = [
-        (Kind::Write, 655_360, 4_122, 17_922_920, 523, 4),
-        (Kind::RandomWrite, 32_000, 599, 1_245_200, 0, 0),
-        (Kind::Read, 655_360, 8_032, 1_125_759, 0, 0),
-        (Kind::RandomRead, 32_000, 181_968, 972_657, 0, 0),
+    const PUBLISHED: [(PhaseKind, u64, u64, u64, u64, u64); 4] = [
+        (PhaseKind::Write, 655_360, 4_122, 17_922_920, 523, 4),
+        (PhaseKind::RandomWrite, 32_000, 599, 1_245_200, 0, 0),
+        (PhaseKind::Read, 655_360, 8_032, 1_125_759, 0, 0),
+        (PhaseKind::RandomRead, 32_000, 181_968, 972_657, 0, 0),
     ];
 
     fn published() -> Vec<PhaseResult> {

@@ -32,7 +32,7 @@ fn phases_come_in_order_and_time_includes_fsync_but_latency_does_not() {
         let ends: Vec<Nanos> = tasks.iter_mut().map(|thread| run(thread).1).collect();
         tiotest.end_phase(Nanos(0), ends.into_iter().max().unwrap(), tasks);
     }
-    let rows: Vec<(Kind, u64, u64, u64)> = tiotest
+    let rows: Vec<(PhaseKind, u64, u64, u64)> = tiotest
         .results()
         .iter()
         .map(|row| (row.kind, row.time.0 / 1_000_000, row.latency.count, row.bytes))
@@ -40,10 +40,10 @@ fn phases_come_in_order_and_time_includes_fsync_but_latency_does_not() {
     assert_eq!(
         rows,
         [
-            (Kind::Write, 16 * 3 + 50, 32, 128 << 10),
-            (Kind::RandomWrite, 40 * 3 + 50, 80, 320 << 10),
-            (Kind::Read, 16 * 3, 32, 128 << 10),
-            (Kind::RandomRead, 40 * 3, 80, 320 << 10),
+            (PhaseKind::Write, 16 * 3 + 50, 32, 128 << 10),
+            (PhaseKind::RandomWrite, 40 * 3 + 50, 80, 320 << 10),
+            (PhaseKind::Read, 16 * 3, 32, 128 << 10),
+            (PhaseKind::RandomRead, 40 * 3, 80, 320 << 10),
         ]
     );
     assert!(tiotest.results().iter().all(|row| row.latency.max == Nanos::from_ms(3)));

@@ -85,7 +85,7 @@ impl Latency {
 
 /// Measurements of one client.
 #[derive(Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ClientResult {
     pub(crate) client: Client,
     /// MiB per second.
     pub(crate) mib_s: f64,
@@ -97,12 +97,12 @@ pub(crate) struct Seen {
     pub(crate) flush: Option<Latency>,
 }
 
-impl Seen {
-    fn of(client: Client, job: &Value) -> Result<Seen> {
+impl ClientResult {
+    fn of(client: Client, job: &Value) -> Result<ClientResult> {
         ensure!(job["error"] == 0, "fio error {} of {}", job["error"], client.name());
         let side = &job[if client == Client::Read { "read" } else { "write" }];
         let number = |value: &Value| value.as_f64().context("a number is missing in fio's JSON");
-        Ok(Seen {
+        Ok(ClientResult {
             client,
             mib_s: number(&side["bw_bytes"])? / f64::from(1 << 20),
             iops: number(&side["iops"])?,
@@ -112,12 +112,12 @@ impl Seen {
     }
 
     /// Summary of one client over all rounds.
-    pub(crate) fn over(rounds: &[&Seen]) -> Option<Seen> {
+    pub(crate) fn over(rounds: &[&ClientResult]) -> Option<ClientResult> {
         let first = rounds.first()?;
-        let latencies = |field: fn(&Seen) -> Option<Latency>| {
+        let latencies = |field: fn(&ClientResult) -> Option<Latency>| {
             Latency::over(&rounds.iter().filter_map(|seen| field(seen)).collect::<Vec<_>>())
         };
-        Some(Seen {
+        Some(ClientResult {
             client: first.client,
             mib_s: middle(rounds.iter().map(|seen| seen.mib_s).collect()),
             iops: middle(rounds.iter().map(|seen| seen.iops).collect()),
@@ -145,7 +145,7 @@ pub(crate) struct Run {
 }
 
 /// Runs the clients at once, each on its URI; returns their measurements in order.
-pub(crate) fn run(clients: &[(Client, String)], run: Run) -> Result<Vec<Seen>> {
+pub(crate) fn run(clients: &[(Client, String)], run: Run) -> Result<Vec<ClientResult>> {
     let mut fio = tools::tool("fio");
     fio.args(["--output-format=json", "--name=global", "--ioengine=nbd", "--time_based"]);
     fio.args(["--randrepeat=0", "--norandommap"]).arg(format!("--runtime={}ms", run.millis));
@@ -156,7 +156,7 @@ pub(crate) fn run(clients: &[(Client, String)], run: Run) -> Result<Vec<Seen>> {
     }
     let jobs = crate::bench::fio::jobs(&tools::text(&tools::run(&mut fio)?.stdout))?;
     ensure!(jobs.len() == clients.len(), "fio ran {} jobs of {}", jobs.len(), clients.len());
-    clients.iter().zip(&jobs).map(|((client, _), job)| Seen::of(*client, job)).collect()
+    clients.iter().zip(&jobs).map(|((client, _), job)| ClientResult::of(*client, job)).collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::lab::{Lab, Server};
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use disk::{Disk, Place};
-use mix::{Client, Run, Seen};
+use mix::{Client, ClientResult, Run};
 use page::{Row, section};
 use serde_json::{Value, json};
 use std::fs;
@@ -134,7 +134,7 @@ impl Variant {
         }
     }
 
-    fn run(&self, lab: &Lab, disk: &Disk, args: &Args) -> Result<Vec<Seen>> {
+    fn run(&self, lab: &Lab, disk: &Disk, args: &Args) -> Result<Vec<ClientResult>> {
         disk.set_kernel_scheduler(self.kernel)?;
         let words = self.words(args.queue_depth);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(why) = &disk.no_device {
         println!("no loop device, so no kernel schedulers beside ours: {why}");
     }
-    let mut samples: Vec<(usize, Vec<Seen>)> = Vec::new();
+    let mut samples: Vec<(usize, Vec<ClientResult>)> = Vec::new();
     for round in 0..args.rounds {
         for (index, variant) in variants.iter().enumerate() {
             progress(&format!("round {} of {}: {}", round + 1, args.rounds, variant.name));
@@ -175,8 +175,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         page::write(path, &text)?;
     }
     if let Some(path) = &args.json {
-        let run = |(index, seen): &(usize, Vec<Seen>)| {
-            let seen: Vec<Value> = seen.iter().map(Seen::json).collect();
+        let run = |(index, seen): &(usize, Vec<ClientResult>)| {
+            let seen: Vec<Value> = seen.iter().map(ClientResult::json).collect();
             json!({"row": variants[*index].name, "seen": seen})
         };
         let text = json!({
@@ -253,7 +253,7 @@ fn conditions(machine: &Value, below: &Value, args: &Args) -> String {
     lines.iter().map(|line| format!("* {line}\n")).collect()
 }
 
-fn tables(variants: &[Variant], samples: &[(usize, Vec<Seen>)], args: &Args) -> String {
+fn tables(variants: &[Variant], samples: &[(usize, Vec<ClientResult>)], args: &Args) -> String {
     let rows = |table: Table| -> Vec<Row> {
         let rows = variants.iter().enumerate().filter(|(_, variant)| variant.table == table);
         rows.map(|(index, variant)| Row {
@@ -275,12 +275,12 @@ fn tables(variants: &[Variant], samples: &[(usize, Vec<Seen>)], args: &Args) -> 
 }
 
 /// Summary of each client over all rounds.
-fn medians<'a>(rounds: impl Iterator<Item = &'a Vec<Seen>>) -> Vec<Seen> {
+fn medians<'a>(rounds: impl Iterator<Item = &'a Vec<ClientResult>>) -> Vec<ClientResult> {
     let rounds: Vec<_> = rounds.collect();
     let clients = rounds.first().map_or(0, |seen| seen.len());
     let client = |index: usize| {
-        let seen: Vec<&Seen> = rounds.iter().map(|seen| &seen[index]).collect();
-        Seen::over(&seen)
+        let seen: Vec<&ClientResult> = rounds.iter().map(|seen| &seen[index]).collect();
+        ClientResult::over(&seen)
     };
     (0..clients).filter_map(client).collect()
 }

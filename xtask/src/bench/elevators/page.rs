@@ -1,6 +1,6 @@
 //! The tables as readable Markdown, and their place on a page.
 
-use super::mix::{Client, Latency, Seen};
+use super::mix::{Client, ClientResult, Latency};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ const END: &str = "<!-- cargo x bench elevators: to here -->";
 /// A row: its name, and its clients' measurements.
 pub(crate) struct Row {
     pub(crate) name: String,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<ClientResult>,
 }
 
 /// A heading, a sentence, a table.
@@ -111,7 +111,13 @@ mod tests {
     #[test]
     fn rows_line_up_under_their_heading() {
         let latency = Some(Latency { p50_ms: 0.254, p99_ms: 12.34, max_ms: 345.6 });
-        let seen = |client| Seen { client, mib_s: 700.4, iops: 9.0, request: latency, flush: None };
+        let seen = |client| ClientResult {
+            client,
+            mib_s: 700.4,
+            iops: 9.0,
+            request: latency,
+            flush: None,
+        };
         let row = |name: &str| Row {
             name: name.into(),
             seen: [Client::Stream, Client::Read, Client::Log].map(seen).into(),

@@ -20,7 +20,7 @@
 
 use super::Cfq;
 use super::queue::{Cfqq, CfqqId};
-use super::service::{Kind, signed};
+use super::service::{WorkloadType, signed};
 use crate::priority::PriorityClass;
 use crate::request::Request;
 use crate::time::Nanos;
@@ -43,8 +43,8 @@ impl Cfq {
         if active_is_rt != new_is_rt {
             return new_is_rt;
         }
-        let both_noidle = self.service.serves(Kind::SyncNoidle)
-            && self.kind(new) == Kind::SyncNoidle
+        let both_noidle = self.service.serves(WorkloadType::SyncNoidle)
+            && self.kind(new) == WorkloadType::SyncNoidle
             && new.place.is_some_and(|place| self.service.tree_len(place) == 2);
         let preempts = (request.sync && !active.sync)
             || slice.is_used(now)

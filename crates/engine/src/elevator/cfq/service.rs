@@ -31,13 +31,14 @@ const IDLE_TREE: usize = 6;
 
 /// Type of a queue, and of the active workload (`wl_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WorkloadType {
     SyncIdle,
     SyncNoidle,
     Async,
 }
 
-const KINDS: [Kind; 3] = [Kind::SyncIdle, Kind::SyncNoidle, Kind::Async];
+const KINDS: [WorkloadType; 3] =
+    [WorkloadType::SyncIdle, WorkloadType::SyncNoidle, WorkloadType::Async];
 
 /// Nanoseconds, then the order of insertion.
 type Key = (i64, u64);
@@ -60,7 +61,7 @@ struct Tree {
 #[derive(Clone, Copy, Debug)]
 struct Workload {
     class: PriorityClass,
-    kind: Kind,
+    kind: WorkloadType,
     end: Nanos,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct ServiceTrees {
     averages: [u64; 2],
 }
 
-fn tree_of(class: PriorityClass, kind: Kind) -> usize {
+fn tree_of(class: PriorityClass, kind: WorkloadType) -> usize {
     match class {
         PriorityClass::RealTime => kind as usize,
         PriorityClass::BestEffort => 3 + kind as usize,
@@ -91,7 +92,7 @@ pub(super) fn signed(time: Nanos) -> i64 {
 }
 
 impl ServiceTrees {
-    fn count(&self, class: PriorityClass, kind: Kind) -> usize {
+    fn count(&self, class: PriorityClass, kind: WorkloadType) -> usize {
         self.trees[tree_of(class, kind)].queues.len()
     }
 
@@ -132,7 +133,7 @@ impl ServiceTrees {
     }
 
     /// Whether the active workload has this type.
-    pub(super) fn serves(&self, kind: Kind) -> bool {
+    pub(super) fn serves(&self, kind: WorkloadType) -> bool {
         self.workload.is_some_and(|workload| workload.kind == kind)
     }
 
@@ -159,15 +160,15 @@ impl ServiceTrees {
 
 impl Cfq {
     /// Type of a queue (`cfqq_type`).
-    pub(super) fn kind(&self, queue: &Cfqq) -> Kind {
+    pub(super) fn kind(&self, queue: &Cfqq) -> WorkloadType {
         if !self.settings.service_trees {
-            Kind::SyncIdle
+            WorkloadType::SyncIdle
         } else if !queue.sync {
-            Kind::Async
+            WorkloadType::Async
         } else if queue.idle_window {
-            Kind::SyncIdle
+            WorkloadType::SyncIdle
         } else {
-            Kind::SyncNoidle
+            WorkloadType::SyncNoidle
         }
     }
 
@@ -255,7 +256,8 @@ impl Cfq {
                 return tree_of(class, workload.kind);
             }
         }
-        let first = |kind: &Kind| service.trees[tree_of(class, *kind)].queues.first_key_value();
+        let first =
+            |kind: &WorkloadType| service.trees[tree_of(class, *kind)].queues.first_key_value();
         let kinds = KINDS.into_iter().filter_map(|kind| first(&kind).map(|(key, _)| (*key, kind)));
         let (_, kind) = kinds.min_by_key(|(key, _)| *key).expect("the class has a queue");
         let end = now + self.workload_slice(class, kind);
@@ -265,14 +267,14 @@ impl Cfq {
 
     /// Duration of a workload: its share of `target_latency`. Writeback gets less, in proportion to
     /// its slices.
-    fn workload_slice(&self, class: PriorityClass, kind: Kind) -> Nanos {
+    fn workload_slice(&self, class: PriorityClass, kind: WorkloadType) -> Nanos {
         let settings = &self.settings;
         let service = &self.service;
         let target = settings.target_latency;
         let average = service.averages[usize::from(class == PriorityClass::RealTime)];
         let busy = average.max(service.busy_of(class));
         let slice = scale(target, service.count(class, kind) as u64, busy);
-        if kind == Kind::Async {
+        if kind == WorkloadType::Async {
             let all_async = u64::from(service.busy - service.busy_sync);
             let slice = slice.min(scale(target, all_async, u64::from(service.busy)));
             scale(slice, settings.slice_async.0, settings.slice_sync.0)

@@ -4,7 +4,7 @@
 use alloc::vec;
 
 use super::super::deadline_queue::by_hand::ByHand;
-use super::super::deadline_queue::random::{Seen, Watched, play};
+use super::super::deadline_queue::random::{Observed, Watched, play};
 use super::*;
 use crate::bio::{Op, Origin, Sector};
 use crate::request::Request;
@@ -155,11 +155,11 @@ impl Watched for Deadline {
         [self.tuning.read_expire, self.tuning.write_expire][group]
     }
 
-    fn about_to_dispatch(&self, seen: &mut Seen) {
+    fn about_to_dispatch(&self, seen: &mut Observed) {
         seen.is_decided = !self.pushed_out.is_empty();
     }
 
-    fn dispatched(&self, seen: &mut Seen, _: &Request, _: Nanos) {
+    fn dispatched(&self, seen: &mut Observed, _: &Request, _: Nanos) {
         if !seen.is_decided {
             seen.decisions = seen.decisions.map(|count| count + 1);
         }

@@ -2,7 +2,7 @@
 //! traces.
 
 use super::super::deadline_queue::by_hand::{ByHand, origin};
-use super::super::deadline_queue::random::{Seen, Watched, play};
+use super::super::deadline_queue::random::{Observed, Watched, play};
 use super::*;
 use crate::bio::Origin;
 use crate::request::Request;
@@ -190,10 +190,10 @@ impl Watched for DeadlinePrio {
         self.tuning.expire[group]
     }
 
-    fn about_to_dispatch(&self, _: &mut Seen) {}
+    fn about_to_dispatch(&self, _: &mut Observed) {}
 
     /// A decision is a batch, whose length is counted here too.
-    fn dispatched(&self, seen: &mut Seen, _: &Request, now: Nanos) {
+    fn dispatched(&self, seen: &mut Observed, _: &Request, now: Nanos) {
         let Tuning { fifo_batch, quantum, rt_preempt, .. } = self.tuning;
         let level = self.batch.lane.level;
         if self.batch.len == 1 {

@@ -31,11 +31,11 @@ pub(in crate::elevator) trait Watched: Elevator {
     fn expire(&self, group: usize) -> Nanos;
 
     /// Called before a dispatch, to note the state.
-    fn about_to_dispatch(&self, seen: &mut Seen);
+    fn about_to_dispatch(&self, seen: &mut Observed);
 
     /// Called after a dispatch: counts decisions for the bound of each group, and checks the rules
     /// of batches.
-    fn dispatched(&self, seen: &mut Seen, request: &Request, now: Nanos);
+    fn dispatched(&self, seen: &mut Observed, request: &Request, now: Nanos);
 
     /// Greatest number of decisions until one of `ahead` overdue requests is dispatched, with
     /// `cuts` of the batches cut short.
@@ -47,7 +47,7 @@ pub(in crate::elevator) trait Watched: Elevator {
 
 /// Observations so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::elevator) struct Seen {
+pub(in crate::elevator) struct Observed {
     /// Decisions by group.
     pub(in crate::elevator) decisions: [u64; 3],
     pub(in crate::elevator) cuts: u64,
@@ -101,7 +101,7 @@ struct Game<P> {
     /// Deadlines and requests by group.
     deadlines: [BTreeSet<(Nanos, RequestId)>; 3],
     dispatched: Vec<RequestId>,
-    seen: Seen,
+    seen: Observed,
     /// Number of requests dispatched after their deadline.
     late: u64,
 }
@@ -117,7 +117,7 @@ pub(in crate::elevator) fn play<P: Watched>(policy: P, seed: u64) {
         waiting: BTreeMap::new(),
         deadlines: Default::default(),
         dispatched: Vec::new(),
-        seen: Seen::default(),
+        seen: Observed::default(),
         late: 0,
     };
     let mut merges = [0; 3];
