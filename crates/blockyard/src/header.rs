@@ -38,7 +38,7 @@ use crate::output::{InUse, Output};
 use crate::{BitlkHeader, Error, HeaderCopy, PartitionTable, Place};
 
 pub use blockyard_crypt::backup::{Backup, Difference};
-pub use blockyard_crypt::keys::FLAGS;
+pub use blockyard_crypt::keys::{FLAGS, Wiped};
 
 /// Reads the header of a LUKS volume or a detached header, and reports repairable damage. With
 /// `copy`, reads only this copy of a LUKS2 header, which may be outdated.
@@ -308,11 +308,11 @@ impl Writer {
     }
 
     /// Destroys the header with its keyslots, whatever is left of it. The data is lost, unless
-    /// there is a backup of the header.
+    /// there is a backup of the header: nothing is written where data may be.
     ///
     /// # Errors
     /// There is no header at all, the disk has another use now, or the device cannot be written.
-    pub fn wipe(mut self) -> Result<(), Error> {
+    pub fn wipe(mut self) -> Result<Wiped, Error> {
         contained(|| keys::wipe(&mut self.device).map_err(|error| self.failed(error)))
     }
 

@@ -207,9 +207,9 @@ impl Backup {
         self.check_fits(&&*device)?;
         let source: &dyn HeaderSource = &&*device;
         let steps = match self.moved_aside(source) {
-            Some(mut steps) => {
+            Some((mut steps, header_steps)) => {
                 steps.push(self.areas());
-                steps.extend(self.header_steps());
+                steps.extend(header_steps);
                 steps.push(self.everything_else());
                 steps
             }
@@ -225,8 +225,9 @@ impl Backup {
     }
 
     /// The steps after which no present keyslot lies where the backup has a keyslot with other
-    /// bytes; `None` if the present header cannot stay until the restored one is stable.
-    fn moved_aside(&self, source: &dyn HeaderSource) -> Option<Vec<Step>> {
+    /// bytes, and the steps that then write the header; `None` if the present header cannot stay
+    /// until the restored one is stable.
+    fn moved_aside(&self, source: &dyn HeaderSource) -> Option<(Vec<Step>, Vec<Step>)> {
         let (present, _) = Header::read(source).ok()?;
         let own: Vec<_> = self.header.areas().into_iter().map(|(_, area)| area).collect();
         let overlaps =
@@ -238,11 +239,13 @@ impl Backup {
             .collect();
         match (&self.header, &present) {
             (Header::Luks1(own), Header::Luks1(present)) => {
-                (own.has_layout_of(present) && in_the_way.is_empty()).then(Vec::new)
+                let is_free = own.has_layout_of(present) && in_the_way.is_empty();
+                let header_steps = own.steps_over(present).filter(|_| is_free)?;
+                Some((Vec::new(), header_steps.to_vec()))
             }
             (Header::Luks2(own), Header::Luks2(present)) if own.has_layout_of(present) => {
-                let steps = present.steps_of_moves(source, &in_the_way, own);
-                steps.ok()
+                let moves = present.steps_of_moves(source, &in_the_way, own).ok()?;
+                Some((moves, self.header_steps()))
             }
             _ => None,
         }

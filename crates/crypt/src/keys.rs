@@ -20,7 +20,7 @@ use crate::header_write::{Step, write_steps};
 use crate::luks::Header;
 use crate::luks2::{AreaCipher, Priority};
 use crate::secret::SecretBytes;
-use crate::source::HeaderDevice;
+use crate::source::{HeaderDevice, HeaderSource};
 use crate::{luks1, luks2};
 
 /// The persistent flags of LUKS2, in the form in which cryptsetup writes them.
@@ -211,20 +211,37 @@ pub fn erase(device: &mut dyn HeaderDevice) -> Result<(), Error> {
     write(device, &plan).map(drop)
 }
 
-/// Destroys every header on the device that a program would find, and the keyslots of each.
+/// The part of a volume that [`wipe`] destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiped {
+    /// The header with all keyslots.
+    HeaderAndKeyslots,
+    /// The header without its keyslots: it was too damaged to say where they end and the data
+    /// starts.
+    HeaderOnly,
+}
+
+/// Destroys every header on the device that a program would find, and the keyslots in front of the
+/// data. Nothing is written where data may be.
 ///
 /// # Errors
 /// There is none, the device has another use now, or writing fails.
-pub fn wipe(device: &mut dyn HeaderDevice) -> Result<(), Error> {
-    // A damaged header has to go too, but not what replaced it.
-    if let Err(error @ (Error::Reused(_) | Error::OtherFormat(_))) = read(device) {
-        return Err(error);
-    }
-    let [erased, wiped] = previous::wiped(&&*device, device.len_bytes());
-    if erased.writes.is_empty() {
+pub fn wipe(device: &mut dyn HeaderDevice) -> Result<Wiped, Error> {
+    let source: &dyn HeaderSource = &&*device;
+    let (wiped, keyslots_end_bytes) = match read(device) {
+        Ok(header) => (Wiped::HeaderAndKeyslots, header.end_bytes()),
+        // A damaged header has to go too, but not what replaced it.
+        Err(error @ (Error::Reused(_) | Error::OtherFormat(_))) => return Err(error),
+        Err(_) => match luks1::Header::data_start_of_damaged(source) {
+            Some(start_bytes) => (Wiped::HeaderAndKeyslots, start_bytes),
+            None => (Wiped::HeaderOnly, luks2::damaged_copies_end(source)),
+        },
+    };
+    let steps = previous::wiped_before(source, device.len_bytes(), keyslots_end_bytes);
+    if steps[0].writes.is_empty() {
         return Err(Error::NotLuks);
     }
-    write_steps(device, &[erased, wiped])
+    write_steps(device, &steps).map(|()| wiped)
 }
 
 /// The keyslots with the key of the data, also those that this program does not support.

@@ -41,6 +41,11 @@ impl Signature {
         self.name == BITLOCKER
     }
 
+    /// Whether it is a GPT.
+    pub(crate) fn is_partition_table(self) -> bool {
+        self.name == GPT
+    }
+
     /// Whether the first sector is the boot sector of a file system or a BitLocker volume, which
     /// has code where an MBR has its entries.
     pub(crate) fn is_boot_sector(self) -> bool {

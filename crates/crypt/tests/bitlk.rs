@@ -128,6 +128,13 @@ fn intact_copy_of_the_metadata_is_used() {
 }
 
 #[test]
+fn what_follows_the_volume_on_a_longer_disk_is_not_part_of_it() {
+    let mut disk = cheap().disk();
+    disk.extend([7; 8192]);
+    assert!(opened(&disk, &secret("")).unwrap() == plaintext());
+}
+
+#[test]
 fn metadata_that_windows_did_not_write_is_refused() {
     let maker = cheap();
     let whole = maker.block();

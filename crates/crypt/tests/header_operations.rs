@@ -7,9 +7,10 @@ use blockyard_crypt::convert;
 use blockyard_crypt::format::{self, Detached, FormatOptions, Pbkdf};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::Kdf;
-use blockyard_crypt::keys::{self, NewKeyslot, Usage};
+use blockyard_crypt::keys::{self, NewKeyslot, Usage, Wiped};
 use blockyard_crypt::luks::{Header, UnlockOptions};
 use blockyard_crypt::luks1;
+use blockyard_crypt::luks2::Token;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
 
@@ -206,6 +207,53 @@ fn old_copy_of_a_disk_with_another_use_is_not_wiped() {
     disk[512..544].fill(0);
     keys::wipe(&mut disk).unwrap();
     assert!(Header::read(&disk).is_err());
+}
+
+#[test]
+fn wipe_of_a_header_with_a_damaged_copy_keeps_the_data_behind_it() {
+    for copy_bytes in [4096 + 100, 16384 + 4096 + 100] {
+        let mut disk = luks2(2);
+        disk[copy_bytes] ^= 1;
+        assert_eq!(keys::wipe(&mut disk).unwrap(), Wiped::HeaderAndKeyslots);
+        assert!(has_all_data(&disk, 2));
+        assert!(disk[..32768].iter().all(|byte| *byte == 0));
+        assert!(matches!(Header::read(&disk), Err(Error::NotLuks)));
+    }
+}
+
+#[test]
+fn wipe_of_a_damaged_header_keeps_the_data_behind_it() {
+    let mut both = luks2(2);
+    both[4096 + 100] ^= 1;
+    both[16384 + 4096 + 100] ^= 1;
+    let mut garbled_hash = luks1();
+    garbled_hash[72..74].copy_from_slice(b"??");
+    for (mut disk, wiped) in [(both, Wiped::HeaderOnly), (garbled_hash, Wiped::HeaderAndKeyslots)] {
+        assert_eq!(keys::wipe(&mut disk).unwrap(), wiped);
+        assert!(has_all_data(&disk, 2));
+        assert!(matches!(Header::read(&disk), Err(Error::NotLuks)));
+    }
+}
+
+#[test]
+fn header_whose_text_is_not_understood_is_not_called_damaged() {
+    // A byte of Latin-1 in a token, which json-c and so cryptsetup accept.
+    let token = br#"{"type":"x","keyslots":[],"a":"caf?"}"#;
+    let mut disk = luks2(2);
+    let parsed = Token::parse(token).unwrap();
+    keys::import_token(&mut disk, &parsed, None, None, false).unwrap();
+    let at = disk.windows(6).position(|bytes| bytes == b"\"caf?\"").unwrap() + 4;
+    for start in [0, 16384] {
+        disk[start + at] = 0xe9;
+        let mut whole = disk[start..start + 16384].to_vec();
+        whole[448..512].fill(0);
+        let mut digest = [0; 32];
+        HashAlgorithm::Sha256.digest(&[&whole], &mut digest);
+        disk[start + 448..start + 480].copy_from_slice(&digest);
+    }
+    let error = Header::read(&disk).unwrap_err().to_string();
+    assert!(error.contains("its checksum is right") && error.contains("not damaged"), "{error}");
+    assert!(!error.contains("restore"), "{error}");
 }
 
 /// A disk of 2 TiB of which only the start has content.

@@ -498,11 +498,28 @@ fn erase_leaves_a_header_that_calls_no_area_free_before_it_is_overwritten() {
 
 #[test]
 fn wipe_leaves_a_volume_that_opens_or_no_header() {
-    let wipe = |device: &mut dyn HeaderDevice| keys::wipe(device).unwrap();
+    let wipe = |device: &mut dyn HeaderDevice| drop(keys::wipe(device).unwrap());
     let points = for_each_point_of_a_removal(wipe, |disk, _, number| {
         if Header::read(&disk).is_ok() {
             opens(disk, &[OLD]).unwrap_or_else(|error| panic!("wipe: at point {number}: {error}"));
         }
     });
     assert!(points >= 200, "{points} points");
+}
+
+#[test]
+fn restore_of_luks1_between_keyslots_of_both_sectors_keeps_a_header_that_opens() {
+    let first = luks1();
+    let (_, new) = prepared(&first);
+    for number in [6, 7] {
+        let mut late = first.clone();
+        keys::add(&mut late, &new, Some(number)).unwrap();
+        keys::remove(&mut late, None, 0, Last::Keep).unwrap();
+        for (before, after) in [(&late, &first), (&first, &late)] {
+            let backup = Backup::of(after).unwrap();
+            let restore = |device: &mut dyn HeaderDevice| backup.restore(device).unwrap();
+            let (restored, _) = survives("restore of LUKS1", before, &[OLD, NEW], restore);
+            opens(&restored, &[if after == &first { OLD } else { NEW }]).unwrap();
+        }
+    }
 }

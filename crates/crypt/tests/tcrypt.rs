@@ -304,9 +304,12 @@ fn damaged_unfinished_and_costly_volumes_are_refused() {
         disk[place] ^= 1;
         assert!(matches!(opened(&disk, b"p", &cheap()), Err(Error::NoTcrypt { .. })));
     }
-    let unfinished = Written { encrypted_len: VOLUME_LEN - 512, ..Written::default() };
-    let error = opened(&unfinished.disk(b"p"), b"p", &cheap()).unwrap_err().to_string();
-    assert!(error.contains("are encrypted; let VeraCrypt finish"), "{error}");
+    // VeraCrypt writes 0 before the encryption of a disk begins.
+    for encrypted_len in [0, VOLUME_LEN - 512] {
+        let unfinished = Written { encrypted_len, ..Written::default() };
+        let error = opened(&unfinished.disk(b"p"), b"p", &cheap()).unwrap_err().to_string();
+        assert!(error.contains("are encrypted; let VeraCrypt finish"), "{error}");
+    }
     let mut text = String::new();
     let limits = KdfLimits { seconds_max: 1, memory_kib_max: 1024, ..KdfLimits::default() };
     let options = Options { pim: Some(1_000_000), limits, ..Options::default() };

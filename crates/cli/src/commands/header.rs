@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use blockyard::header::{self, Difference, FLAGS, Version, Writer};
+use blockyard::header::{self, Difference, FLAGS, Version, Wiped, Writer};
 use blockyard_crypt::luks::HeaderInfo;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
@@ -285,8 +285,14 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
         let warning = format!("the header of {place} will be destroyed, and so its data");
         writer = confirmed(writer, &warning)?;
     }
-    writer.wipe()?;
-    say(&format!("{place}: the header was destroyed"));
+    let done = match writer.wipe()? {
+        Wiped::HeaderAndKeyslots => "the header was destroyed",
+        Wiped::HeaderOnly => {
+            "the damaged header was destroyed. It did not say where the data starts, so keyslots \
+             behind it were not overwritten: a backup of the header would tell where they are"
+        }
+    };
+    say(&format!("{place}: {done}"));
     Ok(())
 }
 

@@ -22,7 +22,8 @@ pub(super) fn parts(
     device_len_bytes: u64,
 ) -> Result<Vec<VolumePart>, Error> {
     let sector_size = u64::from(header.boot.sector_size_bytes);
-    let end = device_len_bytes / sector_size * sector_size;
+    // With a longer device, what follows is not of this volume: another partition, for example.
+    let end = device_len_bytes.min(header.metadata.volume_len_bytes) / sector_size * sector_size;
     let VolumeHeader { offset_bytes, len_bytes } = header.metadata.volume_header;
     let crypt = |offset_bytes: u64, len_bytes: u64| CryptParams {
         cipher: header.cipher.text().to_owned(),
@@ -42,8 +43,8 @@ pub(super) fn parts(
         let past = start.saturating_add(len);
         if past > end {
             return Err(Error::DataDevice(format!(
-                "metadata of BitLocker ends at byte {past}, but the device or file at byte {end}; \
-                 it is truncated, or it is not the whole volume"
+                "metadata of BitLocker ends at byte {past}, but the volume, the device or the file \
+                 at byte {end}; it is truncated, or it is not the whole volume"
             )));
         }
         if start > at {

@@ -19,6 +19,8 @@ use crate::key_material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
 
+/// Place of keyslot 6 in the header; 7 follows. Its last part is in the second sector.
+const KEYSLOT_6_AT: usize = 208 + 6 * 48;
 /// Keyslot areas are aligned to this many sectors.
 const ALIGN_SECTORS: u32 = 8;
 
@@ -210,6 +212,22 @@ impl Header {
     /// Start of the data, or with a detached header the end of the last keyslot.
     fn end_bytes(&self) -> u64 {
         self.keyslots_end_bytes().max(u64::from(self.payload_offset_sectors) * 512)
+    }
+
+    /// The steps that write this header over `present`, with a usable keyslot of one of them after
+    /// each step; `None` if no order has one. The first sector has keyslots 0 to 5, the second one
+    /// keyslots 6 (in part) and 7.
+    pub(crate) fn steps_over(&self, present: &Self) -> Option<[Step; 2]> {
+        let [second, first] = self.steps();
+        let opens_by_first = |header: &Self| {
+            header.keyslots[..6].iter().any(|keyslot| keyslot.state == KEYSLOT_ACTIVE)
+        };
+        let has_same_rest = self.to_bytes()[KEYSLOT_6_AT..] == present.to_bytes()[KEYSLOT_6_AT..];
+        if has_same_rest || opens_by_first(present) {
+            Some([second, first])
+        } else {
+            opens_by_first(self).then_some([first, second])
+        }
     }
 
     /// The steps that write the header: its second sector, and then the first, which makes it

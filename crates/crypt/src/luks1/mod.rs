@@ -47,6 +47,8 @@ pub const KEYSLOT_COUNT: usize = 8;
 const HEADER_LEN_BYTES: usize = 592;
 /// Length of the header with its padding.
 pub(crate) const PADDED_LEN_BYTES: u64 = 1024;
+/// Place of the field `payload-offset`.
+const PAYLOAD_OFFSET_AT: usize = 104;
 const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
@@ -141,6 +143,18 @@ impl Header {
             })),
             None => previous.push(0..UNKNOWN_LEN_BYTES),
         }
+    }
+
+    /// The data's start that a damaged LUKS1 header names, if that is plausible: behind the header,
+    /// and not behind the longest header of a default volume.
+    pub(crate) fn data_start_of_damaged(source: &dyn HeaderSource) -> Option<u64> {
+        let mut bytes = [0u8; HEADER_LEN_BYTES];
+        if !Self::is_at(source).ok()? || source.read_at(0, &mut bytes).is_err() {
+            return None;
+        }
+        let field = bytes[PAYLOAD_OFFSET_AT..][..4].try_into().expect("4 bytes");
+        let start_bytes = u64::from(u32::from_be_bytes(field)) * 512;
+        (PADDED_LEN_BYTES + 1..=UNKNOWN_LEN_BYTES).contains(&start_bytes).then_some(start_bytes)
     }
 
     /// Reads and checks the header at the start of `source`.

@@ -422,8 +422,8 @@ impl Header {
     }
 
     /// The plan of another passphrase for a keyslot, which keeps its number and its priority.
-    /// `in_place`: without free space the old area is overwritten; a power cut then loses the
-    /// keyslot.
+    /// `in_place`: without free space the old area is overwritten, and a power cut then loses the
+    /// keyslot; without a free number the old area is overwritten after the header calls it free.
     pub(crate) fn plan_change(
         &self,
         number: u32,
@@ -449,17 +449,22 @@ impl Header {
             Err(error) => return Err(error),
         };
         draft.write_material(number, offset_bytes, &new);
-        if let Ok(other) = self.free_number(None) {
-            draft.insert(other, offset_bytes, &new)?;
-            draft.commit()?;
-            draft.wipe(number, &old.area);
-            draft.insert(number, offset_bytes, &new)?;
-            draft.remove(other);
-            draft.commit()?;
-        } else {
-            draft.insert(number, offset_bytes, &new)?;
-            draft.commit()?;
-            draft.wipe(number, &old.area);
+        match self.free_number(None) {
+            Ok(other) => {
+                draft.insert(other, offset_bytes, &new)?;
+                draft.commit()?;
+                draft.wipe(number, &old.area);
+                draft.insert(number, offset_bytes, &new)?;
+                draft.remove(other);
+                draft.commit()?;
+            }
+            // After a power cut the old area may be free and not yet overwritten.
+            Err(_) if in_place => {
+                draft.insert(number, offset_bytes, &new)?;
+                draft.commit()?;
+                draft.wipe(number, &old.area);
+            }
+            Err(error) => return Err(error),
         }
         Ok(draft.plan(number))
     }

@@ -16,6 +16,7 @@ use std::ops::Range;
 use subtle::ConstantTimeEq;
 
 use super::metadata::{BINARY_LEN_BYTES, Metadata};
+use super::tree::JSON_AREA;
 use crate::error::{Error, Requirement};
 use crate::format::previous::UNKNOWN_LEN_BYTES;
 use crate::hash::HashAlgorithm;
@@ -115,6 +116,8 @@ pub(crate) enum Found {
     Damaged(String),
     /// A LUKS header of another version.
     OtherVersion(u16),
+    /// A right checksum over a text that this program cannot read: not damaged.
+    NotReadable(String),
     /// A well-formed header with an unmet requirement.
     Requires(Requirement),
 }
@@ -126,6 +129,9 @@ impl Found {
             Self::Intact(_) => None,
             Self::Absent => Some("it is missing".to_owned()),
             Self::Damaged(problem) => Some(problem.clone()),
+            Self::NotReadable(problem) => {
+                Some(format!("its checksum is right, but Blockyard cannot read it: {problem}"))
+            }
             Self::OtherVersion(version) => Some(format!("it has version {version}")),
             Self::Requires(requirement) => Some(requirement.to_string()),
         }
@@ -151,7 +157,7 @@ impl Copies {
             _ => scan_secondary(source)?,
         };
         let signature = match &primary {
-            Found::Absent | Found::Damaged(_) => signature::probe(source),
+            Found::Absent | Found::Damaged(_) | Found::NotReadable(_) => signature::probe(source),
             Found::Intact(_) | Found::OtherVersion(_) | Found::Requires(_) => None,
         };
         Ok(Self { primary, secondary, signature })
@@ -192,6 +198,13 @@ impl Copies {
             (other, Found::Intact(intact)) => Ok(with_damaged(*intact, &other)),
             (_, Found::Requires(requirement)) => Err(Error::Requirement(requirement)),
             (Found::Absent, Found::Absent) => Err(Error::NotLuks),
+            (Found::NotReadable(problem), _) | (_, Found::NotReadable(problem)) => {
+                let what = format!(
+                    "its checksum is right, but Blockyard cannot read it: {problem}; the header is \
+                     not damaged, and cryptsetup may open the volume"
+                );
+                Err(Error::unsupported("LUKS2 header", what))
+            }
             (primary, secondary) => Err(Error::BothCopiesDamaged {
                 primary: primary.problem().unwrap_or_default(),
                 secondary: secondary.problem().unwrap_or_default(),
@@ -264,6 +277,22 @@ pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<
     }
 }
 
+/// End of the damaged copies of a header: both have the length that the primary names, or the first
+/// secondary's offset.
+pub(crate) fn damaged_copies_end(source: &dyn HeaderSource) -> u64 {
+    let mut start = [0; 16];
+    let read = source.read_at(0, &mut start).is_ok();
+    let named_bytes = u64::from_be_bytes(start[8..].try_into().expect("8 bytes"));
+    if read && start.starts_with(&Copy::Primary.magic()) && HDR_LENS_BYTES.contains(&named_bytes) {
+        return 2 * named_bytes;
+    }
+    let has_magic = |offset_bytes: &u64| {
+        let mut magic = [0; MAGIC.len()];
+        source.read_at(*offset_bytes, &mut magic).is_ok() && magic == Copy::Secondary.magic()
+    };
+    2 * HDR_LENS_BYTES.into_iter().find(has_magic).unwrap_or(HDR_LENS_BYTES[0])
+}
+
 /// Searches the secondary of a header of unknown length.
 fn scan_secondary(source: &dyn HeaderSource) -> Result<Found, Error> {
     let mut best = Found::Absent;
@@ -313,6 +342,7 @@ fn read_copy(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64) -> Result
         Ok(metadata) => Found::Intact(Box::new(Intact { copy, binary, json_area, metadata })),
         Err(error) => match error.requirement() {
             Some(requirement) => Found::Requires(requirement),
+            None if error.error.path == JSON_AREA => Found::NotReadable(error.error.problem),
             None => Found::Damaged(format!("{}: {}", error.error.path, error.error.problem)),
         },
     })

@@ -30,7 +30,9 @@ pub(crate) use convert::new_copies;
 pub(crate) use digest::compute as compute_digest;
 pub(crate) use edit::{Prepared, prepare};
 pub use header::Copy;
-pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erased_copies, find_previous};
+pub(crate) use header::{
+    Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, damaged_copies_end, erased_copies, find_previous,
+};
 pub use info::{
     AreaEncryption, AreaInfo, DigestBody, DigestInfo, Info, KeyslotInfo, SegmentEncryption,
     SegmentInfo, TokenInfo,

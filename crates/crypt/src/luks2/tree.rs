@@ -35,9 +35,12 @@ impl TreeError {
     }
 }
 
+/// Path of errors about the text as a whole.
+pub(crate) const JSON_AREA: &str = "JSON area";
+
 /// Parses the text before the first NUL of a JSON area; after it all bytes must be NUL.
 pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
-    let whole = |problem: String| TreeError::new("JSON area", problem);
+    let whole = |problem: String| TreeError::new(JSON_AREA, problem);
     let len = area
         .iter()
         .position(|byte| *byte == 0)

@@ -147,7 +147,8 @@ pub fn read_header(source: &dyn HeaderSource) -> Result<(Header, Vec<Notice>), E
 
 impl Table {
     /// Reads the table of a disk; `None` without one. A GPT counts only with a protective entry in
-    /// the MBR, or with an empty first sector: otherwise it is left over from an earlier use.
+    /// the MBR, or on a disk with an empty first sector and no other use: otherwise it is left over
+    /// from an earlier use.
     ///
     /// # Errors
     /// When both copies of a GPT are damaged, or the disk cannot be read.
@@ -159,7 +160,10 @@ impl Table {
         read_at(source, 0, &mut first)?;
         let boot_record = mbr::BootRecord::parse(&first);
         let protects = boot_record.as_ref().is_some_and(mbr::BootRecord::protects_gpt);
-        if protects || first[510..] != [0x55, 0xaa] {
+        let is_empty = || {
+            first == [0; 512] && signature::probe(source).is_none_or(Signature::is_partition_table)
+        };
+        if protects || is_empty() {
             let table = gpt::read(source, boot_record.as_ref())?;
             if protects && table.is_none() {
                 return Err(Error::header(

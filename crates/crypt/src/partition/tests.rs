@@ -145,6 +145,19 @@ fn gpt_that_an_mbr_does_not_protect_is_left_over() {
 }
 
 #[test]
+fn gpt_at_the_end_of_a_disk_with_another_use_is_left_over() {
+    let mut disk = Disk::new(8 * MIB, 512);
+    disk.gpt(&[(1, 2048, 4095, "")]);
+    disk.put(0, &[0; 2048]);
+    assert_eq!(disk.table().partitions.len(), 1, "the backup counts on an empty disk");
+    for (at, bytes) in [(0, &b"LUKS\xba\xbe\0\x01"[..]), (536, b"LVM2 001")] {
+        let mut used = Disk { bytes: disk.bytes.clone(), sector: 512 };
+        used.put(at, bytes);
+        assert!(Table::read(&used.bytes).unwrap().is_none(), "{at}");
+    }
+}
+
+#[test]
 fn hybrid_mbr_leaves_the_gpt_in_use() {
     let mut disk = Disk::new(8 * MIB, 512);
     disk.gpt(&[(1, 2048, 4095, "")]);

@@ -87,8 +87,10 @@ impl Header {
         if let Some(odd) = numbers.iter().find(|number| !number.is_multiple_of(512)) {
             return refused(format!("{odd} bytes are no whole sectors"));
         }
-        let is_known = self.area_len_bytes != 0 && self.volume_len_bytes != 0;
-        if is_known && self.area_len_bytes < self.volume_len_bytes {
+        // Headers of TrueCrypt 6 and earlier have no such field. Later a length of 0 is that of a
+        // disk whose encryption has not begun.
+        let has_area_len = self.version > 3 || self.area_len_bytes != 0;
+        if has_area_len && self.area_len_bytes < self.volume_len_bytes {
             return refused(format!(
                 "only {} of {} bytes are encrypted; let VeraCrypt finish the encryption or \
                  decryption first",
