@@ -498,7 +498,9 @@ fn erase_leaves_a_header_that_calls_no_area_free_before_it_is_overwritten() {
 
 #[test]
 fn wipe_leaves_a_volume_that_opens_or_no_header() {
-    let wipe = |device: &mut dyn HeaderDevice| drop(keys::wipe(device).unwrap());
+    let wipe = |device: &mut dyn HeaderDevice| {
+        keys::wipe(device).unwrap();
+    };
     let points = for_each_point_of_a_removal(wipe, |disk, _, number| {
         if Header::read(&disk).is_ok() {
             opens(disk, &[OLD]).unwrap_or_else(|error| panic!("wipe: at point {number}: {error}"));
