@@ -99,13 +99,6 @@ pub enum Error {
         /// File, block device or volume.
         path: PathBuf,
     },
-    /// A block device is in use.
-    #[error("{path}: is in use: mounted, swap, or part of another device; stop that first",
-            path = .path.display())]
-    Busy {
-        /// Block device.
-        path: PathBuf,
-    },
     /// The writer of [`Volume::copy_out`](crate::Volume::copy_out) has failed.
     #[error("cannot write the plaintext: {0}")]
     Writer(std::io::Error),
@@ -153,7 +146,7 @@ impl Error {
     pub fn is_busy(&self) -> bool {
         use blockyard_host::Error as Host;
         match self {
-            Self::Recorded | Self::WouldOverwrite { .. } | Self::Busy { .. } => true,
+            Self::Recorded | Self::WouldOverwrite { .. } => true,
             Self::Output(error) => error.is_busy(),
             Self::Format(error) => matches!(error, FormatError::WouldDestroy { .. }),
             Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),

@@ -262,8 +262,20 @@ impl<'a> Output<'a> {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(self.failed(error)),
             Err(_) if !self.replace && !is_stream => Err(self.refused(OutputProblem::Exists)),
             Err(_) => {
-                let old = options.create(true).open(self.path);
-                old.map(|old| (old, false)).map_err(|error| self.failed(error))
+                if is_block_device(self.path) {
+                    // The kernel refuses the claim of a device that is mounted.
+                    let flags = OFlags::NONBLOCK | OFlags::EXCL;
+                    options.custom_flags(flags.bits().cast_signed());
+                } else {
+                    options.create(true);
+                }
+                match options.open(self.path) {
+                    Ok(old) => Ok((old, false)),
+                    Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                        Err(self.refused(OutputProblem::InUse))
+                    }
+                    Err(error) => Err(self.failed(error)),
+                }
             }
         }
     }
@@ -332,6 +344,10 @@ impl<'a> Output<'a> {
 /// Whether writing destroys content, unlike for a pipe or a terminal.
 fn holds_something(metadata: &Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
+}
+
+fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// Makes a created file and its name in the folder durable.

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::params::CryptParams;
@@ -13,7 +13,6 @@ use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
-use rustix::fs::OFlags;
 
 use crate::size::human_size;
 use crate::{Error, Volume};
@@ -236,10 +235,6 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
 /// A claim of the place, released by the drop.
 enum Claim {
     Nothing,
-    /// An exclusive descriptor of a block device, which prevents mounting.
-    Device {
-        _exclusive: File,
-    },
     /// A created file.
     Made(PathBuf),
     /// A file that was empty.
@@ -265,18 +260,7 @@ impl Claim {
         };
         let file_type = metadata.file_type();
         if file_type.is_block_device() {
-            if !may_destroy {
-                return would_overwrite();
-            }
-            let exclusive = OFlags::EXCL.bits().cast_signed();
-            let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path);
-            return match opened {
-                Ok(file) => Ok(Self::Device { _exclusive: file }),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    Err(Error::Busy { path: path.to_owned() })
-                }
-                Err(error) => Err(failed("open", &error)),
-            };
+            return if may_destroy { Ok(Self::Nothing) } else { would_overwrite() };
         }
         if !file_type.is_file() {
             let problem = "is neither a file nor a block device";
@@ -303,7 +287,7 @@ impl Drop for Claim {
     /// If this fails, only an allocated file is left.
     fn drop(&mut self) {
         match self {
-            Self::Nothing | Self::Device { .. } => {}
+            Self::Nothing => {}
             Self::Made(path) => drop(std::fs::remove_file(path)),
             Self::Lengthened(file) => drop(file.set_len(0)),
         }

@@ -8,6 +8,7 @@ pub(crate) mod nbd;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 
@@ -157,6 +158,33 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A loop device above a file, which is detached by the drop.
+pub(crate) struct LoopDevice {
+    pub(crate) path: PathBuf,
+}
+
+impl LoopDevice {
+    /// `None` where this user cannot make one.
+    pub(crate) fn attach(file: &Path) -> Option<Self> {
+        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let made = losetup.ok().filter(|made| made.status.success())?;
+        Some(Self { path: PathBuf::from(text(&made.stdout).trim()) })
+    }
+
+    /// Claims the device as a mount does; `None` if the kernel refuses.
+    pub(crate) fn claim(&self) -> Option<fs::File> {
+        let mut options = fs::File::options();
+        options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+        options.open(&self.path).ok()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
     }
 }
 

@@ -9,12 +9,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock, major, minor};
-use rustix::io::Errno;
 
-use super::{DeviceFile, LOCK_PATIENCE};
+use super::DeviceFile;
+use super::exclusive::patiently;
 use crate::Error;
 
 /// Folder of cryptsetup's locks of block devices.
@@ -159,16 +158,7 @@ fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
         Purpose::Reading => FlockOperation::NonBlockingLockShared,
         Purpose::Writing => FlockOperation::NonBlockingLockExclusive,
     };
-    let start = Instant::now();
-    loop {
-        match flock(file, operation) {
-            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(errno) => return Err(errno.into()),
-            Ok(()) => return Ok(()),
-        }
-    }
+    patiently(|| Ok(flock(file, operation)?))
 }
 
 /// The lock of a block device.

@@ -10,6 +10,7 @@
 //! A lone synchronous operation is one blocking system call instead of a ring entry.
 
 mod errors;
+mod exclusive;
 pub mod extents;
 mod facts;
 mod header_lock;
@@ -17,6 +18,7 @@ mod id;
 pub mod mapping;
 mod sigbus;
 
+pub use exclusive::lock_output;
 pub(crate) use facts::Facts;
 pub use header_lock::HeaderLock;
 pub use id::FileId;
@@ -28,7 +30,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
 use blockyard_engine::bio::{BlkStatus, Op};
@@ -46,8 +47,6 @@ use errors::{LoggedErrors, failed};
 
 /// Alignment of direct I/O where the system does not report it (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
-/// A disk that is merely busy finishes its operations within this time.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -129,23 +128,16 @@ impl DeviceFile {
         if let Some(uri) = uri_of(path) {
             return Ok(Self::of_remote(path, RemoteDisk::open(uri, access.writes())?, access));
         }
-        let open = |flags: i32| {
-            OpenOptions::new().read(true).write(access.writes()).custom_flags(flags).open(path)
-        };
         // Check before opening: opening a FIFO would wait for a writer.
         let before = std::fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
         check_type(path, &before)?;
-        let file = open(0).map_err(|error| Error::io(path, "open", error))?;
+        let is_block_device = before.file_type().is_block_device();
+        let file = exclusive::open(path, access, is_block_device)?;
         let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
         check_type(path, &metadata)?;
-        let is_block_device = metadata.file_type().is_block_device();
-        lock(&file, access).map_err(|error| {
-            if is_taken(&error) {
-                Error::InUse { path: path.display().to_string() }
-            } else {
-                Error::io(path, "lock", error)
-            }
-        })?;
+        if metadata.file_type().is_block_device() != is_block_device {
+            return Err(replaced(path));
+        }
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find the length of", error))?;
         let is_tmpfs =
@@ -445,8 +437,7 @@ impl DeviceFile {
         let before = self.file().metadata().map_err(failed)?;
         let now = again.metadata().map_err(failed)?;
         if FileId::of(&before) != FileId::of(&now) {
-            let problem = "another file has taken its place since it was opened; start again";
-            return Err(Error::volume(&self.path, problem));
+            return Err(replaced(&self.path));
         }
         Ok(again)
     }
@@ -601,6 +592,10 @@ fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     Err(Error::volume(path, "is neither a regular file nor a block device"))
 }
 
+fn replaced(path: &Path) -> Error {
+    Error::volume(path, "another file has taken its place since it was opened; start again")
+}
+
 /// The name as a URI, unless it is the name of a file.
 fn uri_of(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| Uri::is_uri(text))
@@ -609,47 +604,6 @@ fn uri_of(path: &Path) -> Option<&str> {
 /// `_IO(0x12, 119)` and `_IO(0x12, 127)` of `linux/fs.h`.
 const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
-
-/// Locks the file, and retries for a while: the lock of a killed server stays until the kernel has
-/// ended its last operation, which no event announces.
-fn lock(file: &File, access: Access) -> io::Result<()> {
-    let start = Instant::now();
-    loop {
-        match try_lock(file, access) {
-            Err(error) if is_taken(&error) && start.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Locks a file for overwriting like a volume, until it is closed. Returns false if another program
-/// holds the lock. File systems without locks permit everything.
-#[must_use]
-pub fn lock_output(file: &File) -> bool {
-    !try_lock(file, Access::ReadWrite).is_err_and(|error| is_taken(&error))
-}
-
-fn is_taken(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
-}
-
-/// Takes an open file description lock on the whole file: qemu honours it too, and it does not
-/// conflict with `cryptsetup luksDump`, which uses `flock`.
-fn try_lock(file: &File, access: Access) -> io::Result<()> {
-    let kind = match access {
-        Access::ReadOnly | Access::Shared => libc::F_RDLCK,
-        Access::ReadWrite => libc::F_WRLCK,
-    };
-    // SAFETY: all-zero bytes are a valid `flock`: the whole file from its start, and pid 0 as
-    // required.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = kind as i16;
-    // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
-    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
-    if locked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 impl HeaderSource for DeviceFile {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {

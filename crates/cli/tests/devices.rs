@@ -1,0 +1,77 @@
+//! Block devices that the kernel or another program uses.
+
+mod lab;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use lab::{Lab, LoopDevice, SMALL, noise};
+
+/// Damages the secondary copy, so that `repair` has something to do.
+fn damage(lab: &Lab, name: &str) {
+    let file = File::options().write(true).open(lab.path(name)).unwrap();
+    file.write_all_at(b"x", (16 << 10) + 0x1100).unwrap();
+}
+
+#[test]
+fn mounted_device_is_read_and_never_overwritten() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    lab.ok(&["header", "backup", "image", "-o", "backup"]);
+    damage(&lab, "image");
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    let disk = device.path.to_str().unwrap();
+    let table = format!("0 8 linear {disk} 0\n8 8 linear {disk} 8\n");
+    lab.write("table", table);
+    let mounted = device.claim().unwrap();
+    for words in [
+        &[&["format", disk, "-q", "-d", "pass"][..], &SMALL].concat()[..],
+        &["header", "restore", disk, "-q", "-i", "backup"],
+        &["header", "convert", disk, "-q", "--type", "luks1"],
+        &["header", "wipe", disk, "-q"],
+        &["repair", disk, "-q"],
+        &["resize", disk, "-q", "--size", "8"],
+        &["load", disk, "-d", "pass", "-i", "pass"],
+        &["serve", disk, "-d", "pass", "--socket", "s"],
+        &["serve", disk, "-d", "pass", "--socket", "s", "--shared"],
+        &["serve", "--table", "table", "--socket", "s"],
+        &["bench", "--raw", disk, "--destroy", "--", "rw=write", "bs=4k", "size=64k"],
+        &["dump", "image", "-d", "pass", "-o", disk, "--force"],
+    ] {
+        let before = lab.read("image");
+        let said = lab.refused(words, 5);
+        assert!(said.contains("in use"), "{words:?}: {said}");
+        assert!(lab.read("image") == before, "{words:?}");
+    }
+    lab.ok(&["dump", disk, "-d", "pass", "-o", "plain"]);
+    drop(lab.serve(&[disk, "-d", "pass", "--socket", "s", "--read-only"]));
+    // A volume may be open while its keys and its labels change.
+    lab.ok(&["header", "label", disk, "--label", "home"]);
+    drop(mounted);
+    drop(lab.serve(&["--table", "table", "--socket", "s"]));
+    lab.ok(&["header", "restore", disk, "-q", "-i", "backup"]);
+}
+
+#[test]
+fn served_device_cannot_be_mounted_and_two_servers_may_share_it() {
+    let lab = Lab::new();
+    let image = lab.write("image", noise(1 << 20, 1));
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    lab.write("table", format!("0 2048 linear {} 0\n", device.path.display()));
+    let words = |socket| ["serve", "--table", "table", "--socket", socket];
+    let served = |socket, how: &[&str]| lab.serve(&[&words(socket)[1..], how].concat());
+    let alone = served("s", &[]);
+    assert!(device.claim().is_none());
+    lab.refused(&words("t"), 5);
+    drop(alone);
+    let servers = [served("s", &["--shared"]), served("t", &["--shared"])];
+    assert!(device.claim().is_none());
+    lab.refused(&words("u"), 5);
+    drop(servers);
+    let mounted = device.claim().unwrap();
+    let reader = served("s", &["--read-only"]);
+    let said = lab.refused(&[&words("t")[..], &["--shared"]].concat(), 5);
+    assert!(said.contains("in use"), "a reader is no owner of the device: {said}");
+    drop((reader, mounted));
+    drop(served("s", &[]));
+}

@@ -1,0 +1,124 @@
+//! Exclusive use of a file or block device, from its opening until it is closed.
+//!
+//! Programs of ours exclude each other by a lock of the open file description; qemu honours it too,
+//! and it does not conflict with `cryptsetup luksDump`, which uses `flock`.
+//!
+//! On a block device, a writer also holds the kernel's exclusive claim (`O_EXCL`). The kernel
+//! refuses it while the device, its whole disk or a partition of it is mounted, is swap or belongs
+//! to another device, and it refuses all of these while the claim is held. The claim belongs to one
+//! descriptor; other descriptors of the file need none. Programs that share a device
+//! ([`Access::Shared`]) share the claim of the first.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::Access;
+use crate::Error;
+
+/// A disk that is merely busy finishes its operations within this time.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The byte of a block device that only [`Access::Shared`] locks for reading.
+const SHARED_BYTE: libc::off_t = libc::off_t::MAX;
+
+/// Opens and locks a file or block device.
+pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result<File, Error> {
+    let file = patiently(|| try_open(path, access, is_block_device && access.writes()));
+    let file = file.map_err(|error| refused(path, "open", error))?;
+    patiently(|| try_lock(&file, access, is_block_device))
+        .map_err(|error| refused(path, "lock", error))?;
+    Ok(file)
+}
+
+fn refused(path: &Path, action: &'static str, error: io::Error) -> Error {
+    if is_taken(&error) {
+        Error::InUse { path: path.display().to_string() }
+    } else {
+        Error::io(path, action, error)
+    }
+}
+
+/// Retries for a while what another program prevents: the claim and the lock of a killed server
+/// stay until the kernel has ended its last operation, which no event announces.
+pub(super) fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_taken(&error) && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether another program has the claim or the lock.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
+}
+
+fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(access.writes());
+    if !claims {
+        return options.open(path);
+    }
+    let claimed = options.clone().custom_flags(libc::O_EXCL).open(path);
+    match claimed {
+        // Opened only to read: a close after writing makes udev look at the device.
+        Err(error) if is_taken(&error) && access == Access::Shared => {
+            if is_shared(&File::open(path)?)? { options.open(path) } else { Err(error) }
+        }
+        outcome => outcome,
+    }
+}
+
+/// Locks a file for overwriting like a volume, until it is closed. Returns false if another program
+/// holds the lock. File systems without locks permit everything.
+#[must_use]
+pub fn lock_output(file: &File) -> bool {
+    !try_lock(file, Access::ReadWrite, false).is_err_and(|error| is_taken(&error))
+}
+
+fn try_lock(file: &File, access: Access, is_block_device: bool) -> io::Result<()> {
+    let mut range = whole_file(match access {
+        Access::ReadOnly | Access::Shared => libc::F_RDLCK,
+        Access::ReadWrite => libc::F_WRLCK,
+    });
+    if is_block_device && access == Access::ReadOnly {
+        range.l_len = SHARED_BYTE;
+    }
+    // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    if locked == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    // POSIX permits either for a lock that another program holds.
+    let is_held = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES));
+    Err(if is_held { io::ErrorKind::WouldBlock.into() } else { error })
+}
+
+/// Whether another descriptor has the block device open with [`Access::Shared`].
+fn is_shared(file: &File) -> io::Result<bool> {
+    let mut range = whole_file(libc::F_WRLCK);
+    (range.l_start, range.l_len) = (SHARED_BYTE, 1);
+    // SAFETY: F_OFD_GETLK reads and writes a `flock` at the pointer, which outlives the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    match asked {
+        0 => Ok(range.l_type == libc::F_RDLCK as i16),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A lock of this type on the whole file.
+fn whole_file(lock_type: libc::c_int) -> libc::flock {
+    // SAFETY: all-zero bytes are a valid `flock`: the whole file from its start, and pid 0 as
+    // required.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = lock_type as i16;
+    range
+}
