@@ -88,6 +88,11 @@ impl HeaderFile {
         file.metadata().ok().map(|metadata| FileId::of(&metadata))
     }
 
+    /// Start of the part in the file.
+    pub(crate) fn start_bytes(&self) -> u64 {
+        self.part.start
+    }
+
     /// Position in the file of a range of the part.
     fn place_of(&self, offset_bytes: u64, len: usize) -> Result<u64, SourceError> {
         let len_bytes = len as u64;

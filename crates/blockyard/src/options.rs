@@ -606,22 +606,24 @@ impl Locked {
 
     /// The origin of the volume's size.
     fn size_from(&self) -> SizeFrom {
-        let end = |start_bytes| SizeFrom::End {
+        let end = |file: &DeviceFile, start_bytes| SizeFrom::End {
             path: self.path.clone(),
             place: self.place.clone(),
+            part_start_bytes: file.start_bytes(),
             start_bytes,
         };
         match &self.kind {
             LockedKind::Luks(luks) => {
                 let header = luks.detached.as_ref().map(|file| file.path().to_owned());
                 let sizing = Sizing::of(&self.path).place(self.place.clone()).header(header);
-                SizeFrom::Header { sizing, before: Box::new(luks.header.clone()) }
+                let part_start_bytes = luks.file.start_bytes();
+                SizeFrom::Header { sizing, part_start_bytes, before: Box::new(luks.header.clone()) }
             }
             LockedKind::Plain(_, PlainOptions { size_sectors: Some(_), .. }) => {
                 SizeFrom::Fixed("its size was given when it was opened; open it with another one")
             }
-            LockedKind::Plain(_, plain) => end(plain.offset_sectors.saturating_mul(512)),
-            LockedKind::Raw(_) => end(0),
+            LockedKind::Plain(file, plain) => end(file, plain.offset_sectors.saturating_mul(512)),
+            LockedKind::Raw(file) => end(file, 0),
             LockedKind::Tcrypt(..) => {
                 SizeFrom::Fixed("a TrueCrypt or VeraCrypt volume has its size in its header")
             }

@@ -175,6 +175,8 @@ pub(crate) enum SizeFrom {
     Header {
         /// The files.
         sizing: Sizing,
+        /// Start of the data's part of its file when the volume was opened.
+        part_start_bytes: u64,
         /// The header at the start of the volume.
         before: Box<Header>,
     },
@@ -184,6 +186,8 @@ pub(crate) enum SizeFrom {
         path: PathBuf,
         /// Part of it.
         place: Place,
+        /// Start of the part when the volume was opened.
+        part_start_bytes: u64,
         /// Start of the data in the part.
         start_bytes: u64,
     },
@@ -194,10 +198,10 @@ pub(crate) enum SizeFrom {
 impl SizeFrom {
     /// Extends an open volume to the size that its header and its file have now.
     pub(crate) fn follow(&self, volume: &host::Volume) -> Result<Resized, Error> {
-        let len_bytes = match self {
+        let (file, len_bytes) = match self {
             Self::Fixed(reason) => return Err(Error::options(Path::new("volume"), *reason)),
-            Self::Header { sizing, before } => {
-                let file = same_file(&sizing.path, &sizing.place, volume)?;
+            Self::Header { sizing, part_start_bytes, before } => {
+                let file = same_part(&sizing.path, &sizing.place, *part_start_bytes, volume)?;
                 let header = sizing.read_header()?;
                 let is_same = header.uuid() == before.uuid()
                     && header.data_offset_bytes() == before.data_offset_bytes();
@@ -205,26 +209,41 @@ impl SizeFrom {
                     let problem = "the header is of another volume now; start the server again";
                     return Err(Error::options(sizing.header_path(), problem));
                 }
-                header
+                let len_bytes = header
                     .data_len_bytes(file.len_bytes())
-                    .map_err(|error| Error::crypt(sizing.header_path(), error))?
+                    .map_err(|error| Error::crypt(sizing.header_path(), error))?;
+                (file, len_bytes)
             }
-            Self::End { path, place, start_bytes } => {
-                let file = same_file(path, place, volume)?;
+            Self::End { path, place, part_start_bytes, start_bytes } => {
+                let file = same_part(path, place, *part_start_bytes, volume)?;
                 let room_bytes = file.len_bytes().saturating_sub(*start_bytes);
-                room_bytes - room_bytes % u64::from(volume.sector_size_bytes())
+                (file, room_bytes - room_bytes % u64::from(volume.sector_size_bytes()))
             }
         };
-        let host::Resized { from_bytes, to_bytes } = volume.grow(len_bytes)?;
+        let end_bytes = file.start_bytes() + file.len_bytes();
+        let host::Resized { from_bytes, to_bytes } = volume.grow(len_bytes, end_bytes)?;
         Ok(Resized { from_bytes, to_bytes })
     }
 }
 
-/// The file of a volume by its name, with its present length.
-fn same_file(path: &Path, place: &Place, volume: &host::Volume) -> Result<HeaderFile, Error> {
+/// The file of a volume by its name, limited to the present end of the volume's part of it.
+fn same_part(
+    path: &Path,
+    place: &Place,
+    start_bytes: u64,
+    volume: &host::Volume,
+) -> Result<HeaderFile, Error> {
     let file = HeaderFile::to_read(path, place)?;
     if volume.file_ids().iter().all(|id| Some(*id) != file.id()) {
         let problem = "another file has this name now; start the server again";
+        return Err(Error::options(path, problem));
+    }
+    if file.start_bytes() != start_bytes {
+        let problem = format!(
+            "the partition starts at byte {} now, and the volume was opened at byte \
+             {start_bytes}; start the server again",
+            file.start_bytes()
+        );
         return Err(Error::options(path, problem));
     }
     Ok(file)

@@ -28,6 +28,13 @@ fn disk(lab: &Lab) {
     lab.write("disk", &bytes);
 }
 
+/// Gives partition 3 another place.
+fn move_partition(lab: &Lab, start: u64, len: u64) {
+    let sectors = [start, len].map(|bytes| u32::try_from(bytes / 512).unwrap().to_le_bytes());
+    let file = File::options().write(true).open(lab.path("disk")).unwrap();
+    file.write_all_at(&sectors.concat(), 446 + 2 * 16 + 8).unwrap();
+}
+
 /// `disk` with a volume in partition 3 that holds `data`.
 fn formatted(lab: &Lab) -> Vec<u8> {
     disk(lab);
@@ -93,6 +100,28 @@ fn header_of_a_partition_is_changed_and_nothing_before_or_behind_it() {
     assert!(disk[512..START as usize].iter().all(|byte| *byte == 0x5a));
     assert!(disk[(START + LEN) as usize..].iter().all(|byte| *byte == 0x5a));
     assert!(!disk[START as usize..].starts_with(b"LUKS"), "the header was destroyed");
+}
+
+#[test]
+fn served_partition_grows_in_its_place_only() {
+    let lab = Lab::new();
+    formatted(&lab);
+    let served = ["disk", "--partition", "3", "-d", "pass", "--socket", "s", "--control", "c"];
+    lab.write("key", [7; 32]);
+    let plain = ["-M", "plain", "-c", "aes-xts-plain64", "-s", "256", "-d", "key"];
+    let plain = [&served[..3], &plain, &served[5..]].concat();
+    for (words, header_len) in [(&served[..], 16 * MIB), (&plain, 0)] {
+        move_partition(&lab, START, LEN);
+        let server = lab.serve(words);
+        move_partition(&lab, START + MIB, LEN + 4 * MIB);
+        let said = lab.refused(&["resize", "c"], 1);
+        assert!(said.contains(&format!("starts at byte {} now", START + MIB)), "{said}");
+        move_partition(&lab, START, LEN + 4 * MIB);
+        let said = text(&lab.ok(&["resize", "c"]).stderr);
+        let len = LEN + 4 * MIB - header_len;
+        assert!(said.contains(&format!("the volume has {len} bytes now")), "{said}");
+        drop(server);
+    }
 }
 
 #[test]

@@ -36,11 +36,13 @@ pub struct Resized {
 
 impl Volume {
     /// Extends the volume's only line to `len_bytes`, a multiple of the sector size, for
-    /// connections that are opened from now on.
+    /// connections that are opened from now on. `end_bytes`: the present end, on the disk, of the
+    /// part that the volume may use.
     ///
     /// # Errors
-    /// The volume has several lines or no local file, would shrink, or its file is too short.
-    pub fn grow(&self, len_bytes: u64) -> Result<Resized, Error> {
+    /// The volume has several lines or no local file, would shrink, or its file or part is too
+    /// short.
+    pub fn grow(&self, len_bytes: u64, end_bytes: u64) -> Result<Resized, Error> {
         let _turn = self.turn();
         let table = self.parts.table.get();
         let (file, start, line) = self.growable(&table)?;
@@ -61,10 +63,12 @@ impl Volume {
         }
         let present = file
             .present_len_bytes()
-            .map_err(|error| Error::io(file.path(), "find the length of", error))?;
+            .map_err(|error| Error::io(file.path(), "find the length of", error))?
+            .min(end_bytes);
         if start.bytes().checked_add(len_bytes).is_none_or(|end| end > present) {
             return Err(refused(format!(
-                "{len_bytes} bytes from sector {} on are wanted, but it ends at byte {present}",
+                "{len_bytes} bytes from sector {} on are wanted, but the file, or the volume's part of \
+                 it, ends at byte {present}",
                 start.0
             )));
         }
@@ -163,7 +167,7 @@ mod tests {
             let mut early = client();
             assert_eq!(run(&mut early, Op::Write, 1, (0, 2 * MIB)).0, BlkStatus::Ok);
             file.as_file().set_len(4096 + 5 * MIB).unwrap();
-            let resized = volume.grow(5 * MIB).unwrap();
+            let resized = volume.grow(5 * MIB, u64::MAX).unwrap();
             assert_eq!((resized.from_bytes, resized.to_bytes), (2 * MIB, 5 * MIB));
             let mut late = client();
             assert_eq!((early.size_bytes(), late.size_bytes()), (2 * MIB, 5 * MIB));
@@ -189,7 +193,7 @@ mod tests {
     }
 
     fn refused(volume: &Volume, len_bytes: u64) -> String {
-        volume.grow(len_bytes).unwrap_err().to_string()
+        volume.grow(len_bytes, u64::MAX).unwrap_err().to_string()
     }
 
     #[test]
@@ -207,6 +211,8 @@ mod tests {
             let said = refused(&volume, len_bytes);
             assert!(said.contains(why), "{said}");
         }
+        let said = volume.grow(3 * MIB, 4096 + 3 * MIB - 512).unwrap_err().to_string();
+        assert!(said.contains("ends at byte 3149312"), "the part is shorter than its disk: {said}");
         assert_eq!(volume.size_bytes(), 2 * MIB);
         drop(volume);
         let text = format!("0 8 linear {0} 0\n8 8 linear {0} 8\n", file.path().display());
