@@ -23,6 +23,8 @@
 //! # }
 //! ```
 
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::convert;
@@ -129,6 +131,18 @@ pub fn read_backup(path: &Path) -> Result<Backup, Error> {
             .map_err(|error| Error::file(path, std::io::Error::other(error)))?;
         Backup::from_bytes(bytes).map_err(|error| Error::crypt(path, error))
     })
+}
+
+/// The warning for a person who is about to change a header, if this program has no access to
+/// cryptsetup's lock of a block device. [`Writer`] and [`format`](crate::format) have their own.
+#[must_use]
+pub fn lock_warning(path: &Path) -> Option<String> {
+    let is_device = fs::metadata(path).is_ok_and(|file| file.file_type().is_block_device());
+    if !is_device {
+        return None;
+    }
+    let lock = HeaderFile::to_read(path, &Place::Whole).ok()?.lock_to_write().ok()?;
+    lock.warning().map(str::to_owned)
 }
 
 /// Changes a header whose volume may be served meanwhile. The call holds the header's lock.

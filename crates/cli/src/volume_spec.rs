@@ -11,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
+use blockyard::header;
 use blockyard::keys::{KeyFile, TokenChoice, read_secret};
 use blockyard::{
     ByToken, Header, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions, Volume,
@@ -530,6 +531,11 @@ pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
 }
 
 /// A header that could not be locked is changed all the same, with a warning.
+/// Warns before the header of a device is changed, if it cannot be locked against cryptsetup.
+pub(crate) fn warn_without_lock(path: &Path) {
+    warn_of_lock(path, header::lock_warning(path).as_deref());
+}
+
 pub(crate) fn warn_of_lock(path: &Path, warning: Option<&str>) {
     if let Some(warning) = warning {
         say(&format!("warning: {}: {warning}", path.display()));

@@ -2,10 +2,11 @@
 
 mod lab;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 
-use lab::{Lab, LoopDevice, SMALL, noise};
+use lab::{Lab, LoopDevice, SMALL, noise, text};
 
 /// Damages the secondary copy, so that `repair` has something to do.
 fn damage(lab: &Lab, name: &str) {
@@ -74,4 +75,52 @@ fn served_device_cannot_be_mounted_and_two_servers_may_share_it() {
     assert!(said.contains("in use"), "a reader is no owner of the device: {said}");
     drop((reader, mounted));
     drop(served("s", &[]));
+}
+
+#[test]
+fn header_of_a_device_is_changed_without_cryptsetups_lock_only_with_a_warning() {
+    let lab = Lab::new();
+    let cheap = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    lab.ok(&[&["format", "image", "--size", "20M", "-d", "pass"][..], &cheap].concat());
+    lab.write("new", "another passphrase");
+    lab.write("token", r#"{"type":"user","keyslots":[]}"#);
+    let Some(device) = LoopDevice::attach(&lab.path("image")) else { return };
+    let disk = device.path.to_str().unwrap();
+    // Only root may use cryptsetup's folder of locks.
+    let nobody = 65_534;
+    let as_nobody = |words: &[&str]| {
+        let mut command = lab.blockyard(words);
+        command.uid(nobody).gid(nobody);
+        command.output()
+    };
+    fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
+    if !as_nobody(&["--version"]).is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let node = fs::metadata(&device.path).unwrap();
+    chown(&device.path, Some(nobody), Some(nobody)).unwrap();
+    let outputs: Vec<_> = [
+        &["header", "label", disk, "--label", "home"][..],
+        &["header", "uuid", disk, "--uuid", "5f0a7a5c-9a0f-4a34-8b9e-4a8f5f3c2d11"],
+        &["header", "flags", disk, "--none"],
+        &[&["key", "add", disk, "-d", "pass", "--new-keyfile", "new"][..], &cheap].concat(),
+        &[&["key", "convert", disk, "-S", "1", "-d", "new"][..], &cheap].concat(),
+        &["key", "priority", disk, "-S", "1", "--priority", "prefer"],
+        &["key", "kill", disk, "1", "-q"],
+        &["token", "import", disk, "--json-file", "token"],
+        &["token", "remove", disk, "--token-id", "0"],
+        &["resize", disk, "--size", "8", "-q"],
+        &["header", "convert", disk, "--type", "luks2", "-q"],
+        &["erase", disk, "-q"],
+    ]
+    .map(|words| (words.to_vec().join(" "), as_nobody(words).unwrap()))
+    .into();
+    chown(&device.path, Some(node.uid()), Some(node.gid())).unwrap();
+    for (words, output) in outputs {
+        let said = text(&output.stderr);
+        let warnings = said.matches("warning: ").count();
+        assert_eq!(warnings, 1, "{words}: {said}");
+        assert!(said.contains("no lock in /run/cryptsetup"), "{words}: {said}");
+        assert!(output.status.success() || words.contains("luks2"), "{words}: {said}");
+    }
 }

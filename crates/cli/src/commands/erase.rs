@@ -7,6 +7,7 @@ use crate::args::{HeaderPlaceArgs, ShortHelpArgs};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::terminal::Terminal;
+use crate::volume_spec::warn_without_lock;
 
 /// Destroy all keyslots of a volume, and so its data
 ///
@@ -32,6 +33,7 @@ pub(crate) fn run(args: &EraseArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let place = path.display();
     let in_disk = args.place.in_disk();
+    warn_without_lock(path);
     header::read(path, &in_disk, None)?;
     if !args.batch_mode {
         Terminal::confirm(&format!("all keyslots of {place} will be destroyed, and so its data"))?;

@@ -10,7 +10,7 @@ use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::output::{print, say};
 use crate::terminal::Terminal;
-use crate::volume_spec::warn_of_lock;
+use crate::volume_spec::{warn_of_lock, warn_without_lock};
 
 /// Back up, restore, check or wipe a LUKS header, or set its fields
 #[derive(Args, Debug)]
@@ -298,6 +298,7 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
 
 fn label(args: &LabelArgs) -> Result<(), Failure> {
     let path = args.place.path();
+    warn_without_lock(path);
     let label = args.label.as_deref();
     let subsystem = args.subsystem.as_deref();
     header::set_labels(path, &args.place.in_disk(), label, subsystem)?;
@@ -308,6 +309,7 @@ fn label(args: &LabelArgs) -> Result<(), Failure> {
 fn uuid(args: &UuidArgs) -> Result<(), Failure> {
     let path = args.place.path();
     if let Some(uuid) = &args.uuid {
+        warn_without_lock(path);
         header::set_uuid(path, &args.place.in_disk(), uuid)?;
         say(&format!("{}: the UUID was set", path.display()));
         return Ok(());
@@ -327,6 +329,7 @@ fn flags(args: &FlagsArgs) -> Result<(), Failure> {
         let lines = flags.iter().map(|flag| format!("{}\n", printable(flag)));
         return print(&lines.collect::<String>());
     }
+    warn_without_lock(path);
     let flags: Vec<_> = args.flags.iter().map(String::as_str).collect();
     header::set_flags(path, &args.place.in_disk(), &flags)?;
     say(&format!("{}: the flags were set", path.display()));

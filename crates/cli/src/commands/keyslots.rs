@@ -17,6 +17,7 @@ use crate::json;
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::{print, say};
 use crate::size::parse_size;
+use crate::volume_spec::warn_without_lock;
 
 /// Add, change or remove passphrases of a LUKS volume
 ///
@@ -235,6 +236,21 @@ struct ListArgs {
     help: ShortHelpArgs,
 }
 
+impl Action {
+    /// The header that the action changes.
+    fn changed(&self) -> Option<&HeaderPlaceArgs> {
+        match self {
+            Self::Add(args) => Some(&args.place),
+            Self::Change(args) => Some(&args.place),
+            Self::Remove(args) => Some(&args.place),
+            Self::Kill(args) => Some(&args.place),
+            Self::Convert(args) => Some(&args.place),
+            Self::Priority(args) => Some(&args.place),
+            Self::List(_) => None,
+        }
+    }
+}
+
 /// Source of the new passphrase; the default is to ask at the terminal.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Key options")]
@@ -379,6 +395,9 @@ fn done(path: &Path, keyslot: u32, deed: &str) {
 
 /// Runs the action.
 pub(crate) fn run(command: &KeyCommand) -> Result<(), Failure> {
+    if let Some(place) = command.action.changed() {
+        warn_without_lock(place.path());
+    }
     match &command.action {
         Action::Add(args) => add(args),
         Action::Change(args) => change(args),

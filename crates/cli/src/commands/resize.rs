@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::size::parse_size;
 use crate::terminal::Terminal;
+use crate::volume_spec::warn_without_lock;
 
 /// Bring the size of a volume up to date with its file or device
 ///
@@ -109,6 +110,7 @@ fn by_header(args: &ResizeArgs) -> Result<(), Failure> {
         say(&format!("{place}: the volume has {now_bytes} bytes: it ends with its file or device"));
         return Ok(());
     }
+    warn_without_lock(args.header.header.as_deref().unwrap_or(&args.target));
     let to_bytes = wanted.unwrap_or(sizes.room_bytes);
     if to_bytes < now_bytes && !args.batch_mode {
         Terminal::confirm(&format!(

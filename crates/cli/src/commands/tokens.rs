@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueHint};
 use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::output::{InUse, Output, print, say};
+use crate::volume_spec::warn_without_lock;
 
 /// Longest JSON of a token: the area of a header.
 const JSON_LEN_MAX_BYTES: u64 = 4 << 20;
@@ -148,6 +149,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
+    warn_without_lock(args.place.path());
     let json = json(args.json_file.as_deref())?;
     let number =
         tokens(&args.place).import(&json, args.token_id, args.key_slot, args.token_replace)?;
@@ -182,6 +184,7 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
 }
 
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
+    warn_without_lock(args.place.path());
     tokens(&args.place).remove(args.token_id)?;
     say(&format!("{}: token {} was removed", args.place.path().display(), args.token_id));
     Ok(())

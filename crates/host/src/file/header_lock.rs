@@ -3,7 +3,9 @@
 //!
 //! On a regular file it is `flock(2)`. On a block device it is `flock` on the separate file
 //! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and its file have
-//! separate locks; both are taken. cryptsetup does not see the OFD lock of an open volume.
+//! separate locks; both are taken. Without access to the folder, `flock` on the device itself keeps
+//! out other programs of ours, and not cryptsetup. cryptsetup does not see the OFD lock of an open
+//! volume.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -97,22 +99,38 @@ impl HeaderLock {
             return Ok(lock);
         }
         let device = metadata.rdev();
-        match lock_device(Path::new(LOCK_FOLDER), device, purpose) {
-            Ok(held) => lock.held.push(held),
-            // Usually only root may write there. Other users continue without this lock, as before.
-            Err(error) if is_forbidden(&error) => {
-                lock.warning = Some(format!(
-                    "no lock in {LOCK_FOLDER} ({error}): see to it that cryptsetup does not write \
-                     this header meanwhile"
-                ));
-            }
-            Err(error) => return Err(failed(error)),
-        }
+        lock.take_of_device(file, Path::new(LOCK_FOLDER), device, purpose).map_err(failed)?;
         if let Some(file) = file_under_loop(device) {
             lock_patiently(&file, purpose).map_err(failed)?;
             lock.held.push(Held { file, lock_file: None });
         }
         Ok(lock)
+    }
+
+    fn take_of_device(
+        &mut self,
+        file: &File,
+        folder: &Path,
+        device: u64,
+        purpose: Purpose,
+    ) -> io::Result<()> {
+        let held = match lock_device(folder, device, purpose) {
+            // Usually only root may write there. Not taken besides the lock in the folder: `udevadm
+            // lock` holds it for the program that it runs.
+            Err(error) if is_forbidden(&error) => {
+                self.warning = Some(format!(
+                    "no lock in {} ({error}): see to it that cryptsetup does not write this header \
+                     meanwhile",
+                    folder.display()
+                ));
+                let file = file.try_clone()?;
+                lock_patiently(&file, purpose)?;
+                Held { file, lock_file: None }
+            }
+            outcome => outcome?,
+        };
+        self.held.push(held);
+        Ok(())
     }
 
     /// Warning for a person who is about to write.
@@ -229,6 +247,26 @@ mod tests {
         assert!(lock_device(&folder, device, Purpose::Writing).is_err());
         drop(last);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn device_without_a_folder_for_locks_is_locked_itself_with_a_warning() {
+        let node = tempfile::NamedTempFile::new().unwrap();
+        let take = |purpose| {
+            let file = File::open(node.path()).unwrap();
+            let mut lock = HeaderLock { held: Vec::new(), warning: None };
+            let device = rustix::fs::makedev(7, 4);
+            lock.take_of_device(&file, Path::new("/proc/missing"), device, purpose)?;
+            io::Result::Ok(lock)
+        };
+        let held = take(Purpose::Writing).unwrap();
+        assert!(held.warning().unwrap().starts_with("no lock in /proc/missing"));
+        for purpose in [Purpose::Writing, Purpose::Reading] {
+            assert_eq!(take(purpose).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        drop(held);
+        let _readers = [Purpose::Reading; 2].map(|purpose| take(purpose).unwrap());
+        assert!(take(Purpose::Writing).is_err());
     }
 
     #[test]
