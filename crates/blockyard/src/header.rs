@@ -191,11 +191,23 @@ pub fn set_flags(path: &Path, place: &Place, flags: &[&str]) -> Result<(), Error
 
 /// Destroys all keyslots. The data is lost, unless there is a backup of the header or of the volume
 /// key. On flash the old keyslots may survive in spare blocks that no program can overwrite.
+/// `shown`: the header that the loss was decided on; another one is not erased.
 ///
 /// # Errors
-/// There is no intact header, or it is locked or cannot be written.
-pub fn erase(path: &Path, place: &Place) -> Result<(), Error> {
-    changed(path, place, |file| keys::erase(file))
+/// There is no intact header, it was changed meanwhile, or it is locked or cannot be written.
+pub fn erase(path: &Path, place: &Place, shown: &Header) -> Result<(), Error> {
+    changed(path, place, |file| {
+        let (present, _) = partition::read_header(&*file)?;
+        if present != *shown {
+            return Err(changed_meanwhile());
+        }
+        keys::erase(file)
+    })
+}
+
+/// The header, or the disk without one, is not what a person was asked about.
+pub(crate) fn changed_meanwhile() -> blockyard_crypt::Error {
+    blockyard_crypt::Error::Changed("before the confirmation".to_owned())
 }
 
 /// Version of LUKS, for [`Writer::convert`].
@@ -222,22 +234,25 @@ pub struct Writer {
 pub struct Released {
     path: PathBuf,
     place: Place,
-    /// `None`: no copy was intact.
-    header: Option<Header>,
+    seen: Seen,
 }
+
+/// A header with its damage, or the reason why there is none.
+type Seen = Result<(Header, Vec<Notice>), String>;
 
 impl Released {
     /// Locks the header again.
     ///
     /// # Errors
-    /// The file cannot be opened or is in use, or its header was changed meanwhile.
+    /// The file cannot be opened or is in use, or its header was changed meanwhile; also if it had
+    /// none, and the disk has another content now.
     pub fn reopened(self) -> Result<Writer, Error> {
         let writer = Writer::open(&self.path, &self.place)?;
-        if writer.present() == self.header {
-            return Ok(writer);
+        if writer.seen() == self.seen {
+            Ok(writer)
+        } else {
+            Err(writer.failed(changed_meanwhile()))
         }
-        let changed = blockyard_crypt::Error::Changed("before the confirmation".to_owned());
-        Err(writer.failed(changed))
     }
 }
 
@@ -258,12 +273,12 @@ impl Writer {
     #[must_use]
     pub fn released(self) -> Released {
         let path = self.device.path().to_owned();
-        let header = self.present();
-        Released { path, place: self.place, header }
+        let seen = self.seen();
+        Released { path, place: self.place, seen }
     }
 
-    fn present(&self) -> Option<Header> {
-        self.inspect().ok().map(|(header, _)| header)
+    fn seen(&self) -> Seen {
+        self.inspect().map_err(|error| error.to_string())
     }
 
     /// The reason if the header is not locked against other programs.

@@ -17,7 +17,7 @@
 //! # options.format(&image, &Key::passphrase("pass"))?;
 //! let sizing = Sizing::of(&image);
 //! assert_eq!(sizing.sizes()?.fixed_bytes, None, "it ends with its file");
-//! sizing.set(Some(1 << 20))?;
+//! sizing.set(Some(1 << 20), &sizing.sizes()?)?;
 //! assert_eq!(sizing.sizes()?.fixed_bytes, Some(1 << 20));
 //! # Ok(())
 //! # }
@@ -37,6 +37,7 @@ use blockyard_host::volume as host;
 use serde::{Deserialize, Serialize};
 
 use crate::error::contained;
+use crate::header::changed_meanwhile;
 use crate::header_file::{HeaderFile, is_remote};
 use crate::{Error, Place};
 
@@ -49,13 +50,15 @@ pub struct Resized {
     pub to_bytes: u64,
 }
 
-/// The sizes of a LUKS volume that its header and its file permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The sizes of a LUKS volume that its header and its file permit. Values are equal if the whole
+/// headers are.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
     /// Size that the header fixes; `None`: the volume ends with its file or device.
     pub fixed_bytes: Option<u64>,
     /// Size up to the end of the file or device.
     pub room_bytes: u64,
+    header: Box<Header>,
 }
 
 impl Sizes {
@@ -103,47 +106,60 @@ impl Sizing {
         contained(|| {
             // One after the other: an NBD server may have one client at a time.
             let device_len_bytes = HeaderFile::to_read(&self.path, &self.place)?.len_bytes();
-            let header = self.read_header()?;
-            let failed = |error| Error::crypt(self.header_path(), error);
-            let fixed_bytes = header.fixed_len_bytes().map_err(failed)?;
-            let room_bytes = header.room_bytes(device_len_bytes).map_err(failed)?;
-            Ok(Sizes { fixed_bytes, room_bytes })
+            self.sizes_of(self.read_header()?, device_len_bytes)
         })
+    }
+
+    fn sizes_of(&self, header: Header, device_len_bytes: u64) -> Result<Sizes, Error> {
+        let failed = |error| Error::crypt(self.header_path(), error);
+        let fixed_bytes = header.fixed_len_bytes().map_err(failed)?;
+        let room_bytes = header.room_bytes(device_len_bytes).map_err(failed)?;
+        Ok(Sizes { fixed_bytes, room_bytes, header: Box::new(header) })
     }
 
     /// Fixes the size of a LUKS2 volume, in bytes, or lets it end with its file or device. Data
     /// behind the new end is no longer part of the volume; it is not erased. A volume that is in
-    /// use does not become smaller.
+    /// use does not become smaller. `shown`: the sizes that the change was decided on.
     ///
     /// # Errors
     /// The volume is not LUKS2, the file or device is too short, the size is no multiple of the
-    /// sector size, the volume would shrink and is in use, or the header is locked or cannot be
-    /// written.
-    pub fn set(&self, len_bytes: Option<u64>) -> Result<Sizes, Error> {
+    /// sector size, the volume would shrink and is in use, its header or its sizes were changed
+    /// meanwhile, or the header is locked or cannot be written.
+    pub fn set(&self, len_bytes: Option<u64>, shown: &Sizes) -> Result<(), Error> {
         contained(|| {
-            let sizes = self.sizes()?;
-            let to_bytes = len_bytes.unwrap_or(sizes.room_bytes);
-            if to_bytes > sizes.room_bytes {
+            let to_bytes = len_bytes.unwrap_or(shown.room_bytes);
+            if to_bytes > shown.room_bytes {
                 return Err(Error::options(
                     &self.path,
                     format!(
                         "has room for a volume of {} bytes, and {to_bytes} are wanted; extend the \
                          file or device first",
-                        sizes.room_bytes
+                        shown.room_bytes
                     ),
                 ));
             }
             // An export has no lock.
-            let shrinks = to_bytes < sizes.present_bytes() && !is_remote(&self.path);
+            let shrinks = to_bytes < shown.present_bytes() && !is_remote(&self.path);
             let _claim = shrinks
                 .then(|| DeviceFile::open(&self.path, Access::ReadWrite, false))
                 .transpose()?;
             let mut file = HeaderFile::to_write(self.header_path(), &self.header_place())?;
             let _lock = file.lock_to_write()?;
-            keys::set_data_len(&mut file, len_bytes)
-                .map_err(|error| Error::crypt(self.header_path(), error))?;
-            Ok(Sizes { fixed_bytes: len_bytes, ..sizes })
+            let failed = |error| Error::crypt(self.header_path(), error);
+            let (header, _) = partition::read_header(&file).map_err(failed)?;
+            if self.sizes_of(header, self.data_len_bytes(&file)?)? != *shown {
+                return Err(failed(changed_meanwhile()));
+            }
+            keys::set_data_len(&mut file, len_bytes).map_err(failed)
         })
+    }
+
+    /// Length of the file or device of the data, with the file of the header open.
+    fn data_len_bytes(&self, header: &HeaderFile) -> Result<u64, Error> {
+        match self.header {
+            None => Ok(header.len_bytes()),
+            Some(_) => Ok(HeaderFile::to_read(&self.path, &self.place)?.len_bytes()),
+        }
     }
 
     fn header_path(&self) -> &Path {

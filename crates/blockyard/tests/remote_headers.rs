@@ -165,7 +165,9 @@ fn volume_on_a_server_opens_after_a_power_cut_at_any_write_of_its_header() {
             "size",
             &[NEW],
             Box::new(|uri| {
-                let sizes = Sizing::of(uri).set(Some(1 << 20)).unwrap();
+                let sizing = Sizing::of(uri);
+                sizing.set(Some(1 << 20), &sizing.sizes().unwrap()).unwrap();
+                let sizes = sizing.sizes().unwrap();
                 assert_eq!(sizes.fixed_bytes, Some(1 << 20));
             }),
         ),
@@ -181,7 +183,11 @@ fn volume_on_a_server_opens_after_a_power_cut_at_any_write_of_its_header() {
 #[test]
 fn keyslots_on_a_server_are_erased() {
     let far = Far::new();
-    far.each_disk(|uri| header::erase(uri, &Place::Whole).unwrap(), |_, _| ());
+    let erase = |uri: &Path| {
+        let (shown, _) = header::read(uri, &Place::Whole, None).unwrap();
+        header::erase(uri, &Place::Whole, &shown).unwrap();
+    };
+    far.each_disk(erase, |_, _| ());
     assert!(!opens(&far.image(), &[OLD]));
 }
 
@@ -189,9 +195,10 @@ fn keyslots_on_a_server_are_erased() {
 fn header_on_a_server_that_takes_no_writes_is_read_and_a_change_is_one_error() {
     let far = Far::new();
     let before = far.image();
+    let whole = Place::Whole;
+    let (shown, _) = header::read(&far.path("image"), &whole, None).unwrap();
     let server = far.serve(true);
     let uri = far.uri();
-    let whole = Place::Whole;
     let local = header::backup(&far.path("image"), &whole).unwrap();
     assert!(header::backup(&uri, &whole).unwrap().bytes() == local.bytes());
     let new = Key::passphrase(NEW);
@@ -199,7 +206,7 @@ fn header_on_a_server_that_takes_no_writes_is_read_and_a_change_is_one_error() {
     let by_old = Opener::Key { key: &old, keyslot: None };
     for refused in [
         Keyslots::of(&uri).add(&by_old, &new, &cheap()).map(drop).unwrap_err(),
-        header::erase(&uri, &whole).unwrap_err(),
+        header::erase(&uri, &whole, &shown).unwrap_err(),
         Writer::open(&uri, &whole).map(drop).unwrap_err(),
     ] {
         let refused = refused.to_string();

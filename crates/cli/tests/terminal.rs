@@ -159,14 +159,15 @@ fn header_is_not_locked_while_a_person_thinks_and_not_replaced_if_it_changed_mea
     let backup = ["header", "backup", "vol", "-o", "backup", "--force"];
     lab.ok(&backup);
     for words in [
-        &["wipe", "vol"][..],
-        &["convert", "vol", "--type", "luks1"],
-        &["restore", "vol", "-i", "backup"],
+        &["header", "wipe", "vol"][..],
+        &["header", "convert", "vol", "--type", "luks1"],
+        &["header", "restore", "vol", "-i", "backup"],
+        &["erase", "vol"],
+        &["resize", "vol", "--size", "8"],
     ] {
-        let words = [&["header"], words].concat();
-        let mut session = Session::start(&lab, &words);
+        let mut session = Session::start(&lab, words);
         session.expect("Are you sure?");
-        lab.ok(&["header", "label", "vol", "--label", words[1]]);
+        lab.ok(&["header", "label", "vol", "--label", &words.join(" ")]);
         session.type_in("YES\n");
         let (status, screen) = session.end();
         assert!(!status.success(), "{screen}");

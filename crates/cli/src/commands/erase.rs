@@ -34,11 +34,11 @@ pub(crate) fn run(args: &EraseArgs) -> Result<(), Failure> {
     let place = path.display();
     let in_disk = args.place.in_disk();
     warn_without_lock(path);
-    header::read(path, &in_disk, None)?;
+    let (shown, _) = header::read(path, &in_disk, None)?;
     if !args.batch_mode {
         Terminal::confirm(&format!("all keyslots of {place} will be destroyed, and so its data"))?;
     }
-    header::erase(path, &in_disk)?;
+    header::erase(path, &in_disk, &shown)?;
     say(&format!("{place}: all keyslots were destroyed"));
     Ok(())
 }

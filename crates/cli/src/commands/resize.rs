@@ -119,7 +119,7 @@ fn by_header(args: &ResizeArgs) -> Result<(), Failure> {
             now_bytes - to_bytes
         ))?;
     }
-    sizing.set(wanted)?;
+    sizing.set(wanted, &sizes)?;
     let end = if wanted.is_some() { "its header fixes this" } else { "it ends with its file" };
     say(&format!("{place}: the volume has {to_bytes} bytes now, and had {now_bytes}; {end}"));
     Ok(())
