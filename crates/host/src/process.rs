@@ -10,7 +10,8 @@ use rustix::process::{
 };
 
 /// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
-/// memory, and turns SIGXFSZ into the write error `EFBIG`. Returns a warning for each failed step.
+/// memory, turns SIGXFSZ into the write error `EFBIG`, and keeps open descriptors from programs that
+/// are started later: one of them may hold a key. Returns a warning for each failed step.
 #[must_use]
 pub fn harden() -> Vec<String> {
     let mut warnings = Vec::new();
@@ -24,8 +25,24 @@ pub fn harden() -> Vec<String> {
     lock_secrets();
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if let Err(error) = close_descriptors_on_exec() {
+        warnings.push(format!("cannot keep descriptors from programs that are started: {error}"));
+    }
     share_one_arena_if_address_space_is_limited();
     warnings
+}
+
+/// Marks all descriptors that this process has inherited, but the standard ones.
+fn close_descriptors_on_exec() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    let last = libc::c_uint::MAX;
+    // SAFETY: the call closes nothing now; it changes a flag of descriptors.
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, last, libc::CLOSE_RANGE_CLOEXEC) };
+    match marked {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Locks later memory of keys and passphrases, and excludes it from core dumps.

@@ -1,19 +1,24 @@
 //! A process whose standard output is a secret: bounded in length and time.
 //!
 //! The output goes from the pipe into locked memory. Input is a file in memory, so a process that
-//! does not read cannot block this one. A process that is not waited for to its end is killed.
+//! does not read cannot block this one. A process that is not waited for to its end is killed, with
+//! all processes of its group.
+//!
+//! The output ends with the process, even if a process that it has started keeps the pipe: a script
+//! may start an agent. What is in the pipe then is read, and the agent lives on.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, kill_process_group, pidfd_open};
+use rustix::termios::tcgetpgrp;
 
 use super::Collected;
 
@@ -23,7 +28,7 @@ const MESSAGE_LEN_MAX_BYTES: usize = 4096;
 /// Use of the standard error of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
-    /// It is that of this process.
+    /// It is that of this process, and the process may ask a person.
     Shown,
     /// Its end becomes a part of the error.
     Kept,
@@ -75,7 +80,20 @@ pub(super) fn output_of(
         Messages::Kept => Stdio::piped(),
     };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(stderr);
-    Running::start(command, time_limit)?.output()
+    let has_group = messages == Messages::Kept || !is_in_foreground();
+    if has_group {
+        command.process_group(0);
+    }
+    Running::start(command, has_group, time_limit)?.output()
+}
+
+/// Whether a person at the terminal of this process types for its group. A process of another group
+/// would be stopped when it reads from the terminal (as with `timeout(1)` without `--foreground`).
+fn is_in_foreground() -> bool {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/tty", flags, Mode::empty())
+        .and_then(tcgetpgrp)
+        .is_ok_and(|foreground| foreground == getpgrp())
 }
 
 /// A file without a name, positioned at its start.
@@ -91,12 +109,16 @@ fn file_in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
 /// A started process. It is killed when this is dropped early.
 struct Running {
     child: Child,
+    /// It leads a process group, unless a person at the terminal types for it.
+    has_group: bool,
     /// Readable when the process has ended.
     end: OwnedFd,
     output: Option<OwnedFd>,
     messages: Option<OwnedFd>,
     deadline: Instant,
     time_limit: Duration,
+    /// Its status has been taken, so its number may be another's.
+    is_over: bool,
 }
 
 /// A descriptor that may be read or has ended.
@@ -108,7 +130,11 @@ enum Ready {
 }
 
 impl Running {
-    fn start(command: &mut Command, time_limit: Duration) -> Result<Self, ProcessError> {
+    fn start(
+        command: &mut Command,
+        has_group: bool,
+        time_limit: Duration,
+    ) -> Result<Self, ProcessError> {
         let mut child = command.spawn().map_err(ProcessError::Start)?;
         let opened = Pid::from_raw(child.id().cast_signed())
             .ok_or(Errno::SRCH)
@@ -124,34 +150,37 @@ impl Running {
         let output = child.stdout.take().map(OwnedFd::from);
         let messages = child.stderr.take().map(OwnedFd::from);
         let deadline = Instant::now() + time_limit;
-        Ok(Self { child, end, output, messages, deadline, time_limit })
+        let is_over = false;
+        Ok(Self { child, has_group, end, output, messages, deadline, time_limit, is_over })
     }
 
-    /// Waits for the end of the process and of its output.
+    /// The output of the process until its end.
     fn output(mut self) -> Result<SecretBytes, ProcessError> {
         let mut secret = Collected::new();
         let mut message = Vec::new();
-        let mut status = None;
-        while status.is_none() || self.output.is_some() {
-            match self.wait(status.is_none())? {
+        let mut has_ended = false;
+        while let Some(ready) = self.wait(has_ended)? {
+            match ready {
                 Ready::Output => self.read_output(&mut secret)?,
                 Ready::Messages => self.read_messages(&mut message),
-                Ready::End => status = Some(self.child.wait().map_err(ProcessError::Read)?),
+                Ready::End => has_ended = true,
             }
         }
-        match status {
-            Some(status) if status.success() => Ok(secret.into_secret()),
-            Some(status) => Err(ProcessError::Failed(described(status, &message))),
-            None => unreachable!("the loop ends with a status"),
+        let status = self.child.wait().map_err(ProcessError::Read)?;
+        self.is_over = true;
+        if status.success() {
+            Ok(secret.into_secret())
+        } else {
+            Err(ProcessError::Failed(described(status, &message)))
         }
     }
 
-    /// Waits for the first of: messages, output, the end. Messages come first, so that those of a
-    /// process that has ended are read.
-    fn wait(&self, for_end: bool) -> Result<Ready, ProcessError> {
+    /// Waits for the first of: messages, output, the end. `None`: nothing is left of a process that
+    /// has ended.
+    fn wait(&self, has_ended: bool) -> Result<Option<Ready>, ProcessError> {
         let messages = self.messages.iter().map(|fd| (Ready::Messages, fd));
         let output = self.output.iter().map(|fd| (Ready::Output, fd));
-        let end = for_end.then_some((Ready::End, &self.end));
+        let end = (!has_ended).then_some((Ready::End, &self.end));
         let waits: Vec<_> = messages.chain(output).chain(end).collect();
         let mut fds: Vec<_> = waits
             .iter()
@@ -163,15 +192,17 @@ impl Running {
             if left.is_zero() {
                 return Err(ProcessError::Time(self.time_limit));
             }
-            let timeout = Timespec::try_from(left).map_err(|_| ProcessError::Time(left))?;
+            let longest = if has_ended { Duration::ZERO } else { left };
+            let timeout = Timespec::try_from(longest).map_err(|_| ProcessError::Time(left))?;
             match poll(&mut fds, Some(&timeout)) {
+                Ok(0) if has_ended => return Ok(None),
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => break,
                 Err(errno) => return Err(ProcessError::Read(errno.into())),
             }
         }
         let ready = fds.iter().position(|fd| !fd.revents().is_empty());
-        Ok(waits[ready.expect("poll has counted one")].0)
+        Ok(ready.map(|at| waits[at].0))
     }
 
     fn read_output(&mut self, into: &mut Collected) -> Result<(), ProcessError> {
@@ -203,7 +234,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Without effect on a process that has been waited for.
+        if self.is_over {
+            return;
+        }
+        // The group keeps its number until the process is waited for.
+        if self.has_group
+            && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -224,6 +263,12 @@ fn described(status: ExitStatus, message: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::path::PathBuf;
+
+    use rustix::fs::{CWD, FileType};
+    use tempfile::TempDir;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -261,6 +306,41 @@ mod tests {
         assert!(run("cat /dev/zero", b"", LONG).unwrap_err().contains("8 MiB"));
         let flood = "head -c 10000000 /dev/zero >&2; printf x";
         assert_eq!(run(flood, b"", LONG), Ok(b"x".to_vec()));
+    }
+
+    fn named_pipe(folder: &TempDir) -> PathBuf {
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        path
+    }
+
+    #[test]
+    fn output_ends_with_the_process_though_an_agent_keeps_the_pipe() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = named_pipe(&folder);
+        // The agents end when this is closed.
+        let _open = File::options().read(true).write(true).open(&path).unwrap();
+        let agent = format!("exec 3<{}; cat <&3 &", path.display());
+        for messages in [Messages::Kept, Messages::Shown] {
+            let mut command = shell(&format!("{agent} printf x"));
+            assert_eq!(output_of(&mut command, b"", messages, LONG).unwrap().as_slice(), b"x");
+        }
+        let failed = run(&format!("{agent} echo no >&2; exit 3"), b"", LONG);
+        assert_eq!(failed.unwrap_err(), "it ended with exit code 3: no");
+    }
+
+    #[test]
+    fn processes_that_a_killed_process_has_started_are_killed_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = named_pipe(&folder);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let pipe = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let script = format!("exec 3>{}; sleep 1000 & exec cat /dev/zero", path.display());
+        assert!(run(&script, b"", LONG).unwrap_err().contains("8 MiB"));
+        // The named pipe hangs up when its last writer has ended.
+        let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::try_from(LONG).unwrap())), Ok(1));
+        assert!(fds[0].revents().contains(PollFlags::HUP));
     }
 
     #[test]
