@@ -20,6 +20,7 @@ use super::super::tree::{Node, TreeError, parse_text};
 use super::jwe::{Jwe, KEY_LEN_BYTES, decoded, encoded};
 use crate::error::Error;
 use crate::secret::SecretBytes;
+use crate::stack::with_wiped_stack;
 
 const CURVE: &str = "P-521";
 const COORDINATE_LEN_BYTES: usize = 66;
@@ -36,8 +37,8 @@ pub struct TangExchange<'a> {
     url: String,
     key_id: String,
     server: ProjectivePoint,
-    /// The client's random number.
-    blinding: Zeroizing<Scalar>,
+    /// The client's random number, which does not move: each move would leave a copy.
+    blinding: Box<Zeroizing<Scalar>>,
     blinded: ProjectivePoint,
 }
 
@@ -51,9 +52,12 @@ impl<'a> TangExchange<'a> {
         let pin = Pin::of(&Node::root(&jwe.header)).map_err(|error| {
             Error::header(format!("jwe.protected: {}", error.path), error.problem)
         })?;
-        let blinding = random_scalar()?;
-        let blinded = pin.ephemeral + ProjectivePoint::GENERATOR * *blinding;
-        let Pin { url, key_id, server, .. } = pin;
+        let Pin { url, key_id, server, ephemeral } = pin;
+        let (blinding, blinded) = with_wiped_stack(|| {
+            let blinding = random_scalar()?;
+            let blinded = ephemeral + ProjectivePoint::GENERATOR * **blinding;
+            Ok::<_, Error>((blinding, blinded))
+        })?;
         Ok(Self { jwe, url, key_id, server, blinding, blinded })
     }
 
@@ -84,12 +88,14 @@ impl<'a> TangExchange<'a> {
         let answer = parse_text(answer).map_err(of_answer)?;
         let answer = point_of(&Node::root(&answer))
             .map_err(|error| of_answer(format!("{}: {}", error.path, error.problem)))?;
-        let shared = answer - self.server * *self.blinding;
-        if bool::from(shared.is_identity()) {
-            return Err(of_answer("it is no point of this exchange".to_owned()));
-        }
-        let x = Zeroizing::new(shared.to_affine().x());
-        self.jwe.decrypt(&derived_key(&x))
+        with_wiped_stack(|| {
+            let shared = answer - self.server * **self.blinding;
+            if bool::from(shared.is_identity()) {
+                return Err(of_answer("it is no point of this exchange".to_owned()));
+            }
+            let x = Zeroizing::new(shared.to_affine().x());
+            self.jwe.decrypt(&derived_key(&x))
+        })
     }
 }
 
@@ -185,7 +191,7 @@ fn jwk_of(point: &ProjectivePoint) -> Value {
 }
 
 /// A random number below the order of the curve.
-fn random_scalar() -> Result<Zeroizing<Scalar>, Error> {
+fn random_scalar() -> Result<Box<Zeroizing<Scalar>>, Error> {
     loop {
         let mut bytes = Zeroizing::new([0; COORDINATE_LEN_BYTES]);
         getrandom::fill(bytes.as_mut_slice())?;
@@ -193,7 +199,7 @@ fn random_scalar() -> Result<Zeroizing<Scalar>, Error> {
         let repr = FieldBytes::try_from(bytes.as_slice()).expect("its length");
         // The order is just below 2^521, so the first try nearly always succeeds.
         if let Some(scalar) = Option::<Scalar>::from(Scalar::from_repr(repr)) {
-            return Ok(Zeroizing::new(scalar));
+            return Ok(Box::new(Zeroizing::new(scalar)));
         }
     }
 }
@@ -215,6 +221,11 @@ fn derived_key(x: &FieldBytes) -> SecretBytes {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::super::{Token, TokenKind};
     use super::*;
 
@@ -228,15 +239,18 @@ mod tests {
         }
     }
 
-    /// The answer of the server to a request.
-    fn answer(request: &str) -> String {
+    fn server_secret() -> Scalar {
         let bytes: Vec<u8> = (0..SERVER.len() / 2)
             .map(|at| u8::from_str_radix(&SERVER[2 * at..2 * at + 2], 16).unwrap())
             .collect();
-        let secret = Scalar::from_repr(FieldBytes::try_from(bytes.as_slice()).unwrap()).unwrap();
+        Scalar::from_repr(FieldBytes::try_from(bytes.as_slice()).unwrap()).unwrap()
+    }
+
+    /// The answer of the server to a request.
+    fn answer(request: &str) -> String {
         let request = parse_text(request.as_bytes()).unwrap();
         let point = point_of(&Node::root(&request)).unwrap_or_else(|error| panic!("{error:?}"));
-        jwk_of(&(point * secret)).to_string()
+        jwk_of(&(point * server_secret())).to_string()
     }
 
     #[test]
@@ -249,6 +263,41 @@ mod tests {
         assert_eq!(passphrase.as_slice(), b"open sesame");
         // The server sees another point each time.
         assert_ne!(exchange.request(), TangExchange::new(&jwe).unwrap().request());
+    }
+
+    #[test]
+    fn shared_point_and_its_key_are_not_left_on_the_stack() {
+        const SEARCHED_BYTES: usize = 128 << 10;
+        let jwe = jwe_of(TOKEN);
+        let exchange = TangExchange::new(&jwe).unwrap();
+        let answer = answer(&exchange.request());
+        let ephemeral = point_of(&Node::root(&jwe.header["epk"])).unwrap_or_else(|_| panic!());
+        let shared = (ephemeral * server_secret()).to_affine().x();
+        let key = derived_key(&shared);
+        let (opened, is_open) = mpsc::channel();
+        let (searched, is_searched) = mpsc::channel();
+        let stack = thread::scope(|scope| {
+            let (exchange, answer) = (&exchange, answer.as_bytes());
+            scope.spawn(move || {
+                let top = 0_u8;
+                exchange.open(answer).unwrap();
+                opened.send(std::ptr::from_ref(&top) as usize).unwrap();
+                is_searched.recv().unwrap();
+            });
+            let top = is_open.recv().unwrap();
+            let mut stack = vec![0; SEARCHED_BYTES];
+            let memory = File::open("/proc/self/mem").unwrap();
+            memory.read_exact_at(&mut stack, (top - SEARCHED_BYTES) as u64).unwrap();
+            searched.send(()).unwrap();
+            stack
+        });
+        // Compilers move values in pieces.
+        for (secret, bytes) in [("point", &shared[2..66]), ("key", key.as_slice())] {
+            for piece in bytes.chunks_exact(8) {
+                let found = stack.windows(piece.len()).any(|window| window == piece);
+                assert!(!found, "a part of the {secret} is on the stack");
+            }
+        }
     }
 
     #[test]
@@ -274,7 +323,7 @@ mod tests {
             (with("x", json!(encoded(&[0xff; 66]))), "no point of the curve"),
             (answer(&other.request()), "does not decrypt"),
             (exchange.request(), "does not decrypt"),
-            (jwk_of(&(exchange.server * *exchange.blinding)).to_string(), "no point of this"),
+            (jwk_of(&(exchange.server * **exchange.blinding)).to_string(), "no point of this"),
         ] {
             let error = exchange.open(lie.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(named), "{lie}: {error}");
