@@ -14,6 +14,7 @@ fuzz_target!(|input: &[u8]| {
     let _ = token.keyslots();
     if let Ok(TokenKind::Clevis(jwe)) = token.understand() {
         let _ = jwe.compact();
+        let _ = jwe.check_known_pins();
         if let Ok(exchange) = TangExchange::new(&jwe) {
             let _ = exchange.request();
             let _ = exchange.open(answer);

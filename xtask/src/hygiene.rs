@@ -361,7 +361,9 @@ impl Subject<'_> {
         let path = format!("{}:/usr/bin:/bin", self.lab.dir().display());
         let out = self.lab.path("token.out").display().to_string();
         let mut words = vec![format!("PATH={path}"), self.lab.binary().display().to_string()];
-        words.extend(["dump", "--token-only", "--force", "-o", &out].map(str::to_owned));
+        words.extend(
+            ["dump", "--token-id", "0", "--token-only", "--force", "-o", &out].map(str::to_owned),
+        );
         words.push(image.display().to_string());
         let env = || self.lab.unprivileged(Path::new("env"));
         let ended = tools::output(env().args(&words))?;

@@ -102,7 +102,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 43 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 44 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,6 +123,8 @@ struct ExportText {
     key_fd: Option<i32>,
     key_command: Option<String>,
     key_credential: Option<String>,
+    #[serde(default)]
+    no_token: bool,
     #[serde(default)]
     token_only: bool,
     token_id: Option<u32>,
@@ -313,7 +315,7 @@ impl ExportText {
             || self.key_fd.is_some()
             || self.key_command.is_some()
             || self.key_credential.is_some()
-            || self.tokens() != TokenUse::default()
+            || self.tokens().is_asked_for()
             || self.cipher.is_some();
         if luks_or_key {
             return Err(Failure::failed(
@@ -360,7 +362,7 @@ impl ExportText {
 
     fn tokens(&self) -> TokenUse {
         let choice = TokenChoice { number: self.token_id, kind: self.token_type.clone() };
-        TokenUse { only: self.token_only, choice }
+        TokenUse { never: self.no_token, only: self.token_only, choice }
     }
 
     fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
@@ -385,7 +387,13 @@ impl ExportText {
                 "give only one of `key_file`, `key_fd`, `key_command` and `key_credential`",
             ));
         }
-        if source != KeySource::Ask && self.tokens() != TokenUse::default() {
+        let tokens = self.tokens();
+        if tokens.never && tokens.is_asked_for() {
+            return Err(Failure::failed(
+                "`no_token` tries no token; remove it or `token_only`, `token_id` and `token_type`",
+            ));
+        }
+        if source != KeySource::Ask && tokens.is_asked_for() {
             return Err(Failure::failed(
                 "`token_only`, `token_id` and `token_type` are for an export without another \
                  source of its key",
@@ -604,6 +612,7 @@ mod tests {
             ("[exports.home]\nvolume='a'\nkey_command='\"b'\n", "key_command: --key-command"),
             ("[exports.home]\nvolume='a'\nkey_command='b'\nkeyfile_size=3\n", "used whole"),
             ("[exports.home]\nvolume='a'\nkey_file='b'\ntoken_only=true\n", "`token_only`"),
+            ("[exports.home]\nvolume='a'\nno_token=true\ntoken_only=true\n", "`no_token`"),
             (
                 "[exports.home]\nvolume='a'\ntype='plain'\ncipher='a'\nkey_size=8\ntoken_id=1\n",
                 "--token-only",

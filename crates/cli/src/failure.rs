@@ -293,6 +293,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`stop_recording`", "`blockyard trace stop`"),
     ("`subsystem`", "--subsystem"),
     ("`token`", "--token-id"),
+    ("`TokenChoice::number`", "--token-id"),
     ("`token_replace`", "--token-replace"),
     ("`unbound`", "--unbound"),
     ("`uuid`", "--uuid"),
@@ -300,7 +301,7 @@ const OPTIONS: &[(&str, &str)] = &[
 ];
 
 /// An error of the library, with options in place of fields.
-fn shown(error: &impl fmt::Display) -> String {
+pub(crate) fn shown(error: &impl fmt::Display) -> String {
     with_options(&printable(&error.to_string()))
 }
 

@@ -23,7 +23,7 @@ use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::volume::VolumeOptions;
 
 use crate::args::{PlainArgs, TcryptArgs, VolumeType};
-use crate::failure::{Failure, printable};
+use crate::failure::{Failure, printable, shown};
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::say;
 
@@ -86,6 +86,8 @@ pub(crate) struct LuksSpec {
 /// Use of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenUse {
+    /// None is tried.
+    pub(crate) never: bool,
     /// No passphrase is asked for.
     pub(crate) only: bool,
     /// The tokens to try.
@@ -175,7 +177,7 @@ impl VolumeFormat {
             return Err(Failure::failed(format!("{option} is for --type tcrypt")));
         }
         if matches!(kind, Some(VolumeType::Plain | VolumeType::Tcrypt | VolumeType::Bitlk))
-            && luks.tokens != TokenUse::default()
+            && luks.tokens.is_asked_for()
         {
             return Err(Failure::failed(
                 "--token-only, --token-id and --token-type are for LUKS2; other volumes have no \
@@ -190,7 +192,7 @@ impl VolumeFormat {
         };
         match plain.first_given_but_offset() {
             None => {
-                let or_bitlk = kind.is_none() && luks.tokens == TokenUse::default();
+                let or_bitlk = kind.is_none() && !luks.tokens.is_asked_for();
                 Ok(Self::Luks(LuksSpec { version, or_bitlk, ..luks }))
             }
             Some(option) => Err(Failure::failed(format!(
@@ -330,11 +332,19 @@ impl VolumeSpec {
 }
 
 impl TokenUse {
+    /// Whether a person asks for tokens, which only LUKS2 has.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.only || self.choice != TokenChoice::default()
+    }
+
     /// The key from the first token that opens the volume. Others are named in warnings.
     fn open(&self, locked: &Locked, place: &str) -> Result<Option<VolumeKey>, Failure> {
+        if self.never {
+            return Ok(None);
+        }
         let ByToken { key, failures } = locked.unlock_by_token(&self.choice)?;
         for failure in &failures {
-            say(&format!("warning: {place}: {}", printable(&failure.to_string())));
+            say(&format!("warning: {place}: {}", shown(failure)));
         }
         if key.is_none() && self.only {
             return Err(Failure::no_permission(format!(

@@ -13,8 +13,18 @@ const TOKEN: &str = concat!(
     r#"{"type":"clevis","keyslots":["0"],"jwe":{"ciphertext":"YWI","encrypted_key":"","#,
     r#""iv":"YWI","protected":"eyJjbGV2aXMiOnsicGluIjoiZmFrZSJ9fQ","tag":"YWI"}}"#
 );
-/// Its compact form.
-const COMPACT: &str = "eyJjbGV2aXMiOnsicGluIjoiZmFrZSJ9fQ..YWI.YWI.YWI";
+/// The compact form of [`known_token`].
+const COMPACT: &str = "eyJjbGV2aXMiOnsicGluIjoidHBtMiIsInRwbTIiOnt9fX0..YWI.YWI.YWI";
+
+/// The protected header {"clevis":{"pin":"tpm2","tpm2":{}}}, in base64url.
+const KNOWN: &str = "eyJjbGV2aXMiOnsicGluIjoidHBtMiIsInRwbTIiOnt9fX0";
+/// The protected header of [`TOKEN`].
+const FAKE: &str = "eyJjbGV2aXMiOnsicGluIjoiZmFrZSJ9fQ";
+
+/// A token of clevis with a pin that is tried by itself.
+fn known_token() -> String {
+    TOKEN.replace(FAKE, KNOWN)
+}
 
 fn list(lab: &Lab) -> String {
     text(&lab.ok(&["token", "list", "vol"]).stdout)
@@ -93,7 +103,7 @@ fn token_that_is_none_changes_nothing() {
 fn volume_is_opened_by_its_token_without_a_passphrase() {
     let lab = Lab::new();
     lab.volume("vol");
-    import(&lab, TOKEN, &[]);
+    import(&lab, &known_token(), &[]);
     let right = format!("[ \"$1 $(cat)\" = 'decrypt {COMPACT}' ] && cat \"$PASSPHRASE_FILE\"");
     for more in [&[][..], &["--token-only"], &["--token-id", "0"], &["--token-type", "clevis"]] {
         let opened = dump(&lab, &right, more, "");
@@ -111,10 +121,57 @@ fn volume_is_opened_by_its_token_without_a_passphrase() {
 }
 
 #[test]
-fn token_that_fails_is_named_and_the_passphrase_is_asked_for() {
+fn volume_is_opened_without_its_tokens_on_request() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, &known_token(), &[]);
+    let line = format!("{PASSPHRASE}\n");
+    let opened = dump(&lab, "echo used > used", &["--no-token"], &line);
+    assert!(opened.status.success() && !lab.path("used").exists());
+    assert_eq!(text(&opened.stderr), "");
+    let used = dump(&lab, "echo used > used", &[], &line);
+    assert!(used.status.success() && lab.path("used").exists());
+}
+
+#[test]
+fn program_inherits_no_descriptor_with_a_key() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let command = "sh -c '[ ! -e /proc/self/fd/9 ] && cat pass'";
+    let words = ["dump", "vol", "-o", "out", "--key-command", command];
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "exec 9<pass; exec \"$@\"", "sh"]).arg(lab.blockyard(&words).get_program());
+    let ended = shell.args(words).current_dir(lab.path("")).output().unwrap();
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn program_that_the_header_names_runs_only_for_the_chosen_token() {
     let lab = Lab::new();
     lab.volume("vol");
     import(&lab, TOKEN, &[]);
+    let line = format!("{PASSPHRASE}\n");
+    let script = "echo used > used; cat \"$PASSPHRASE_FILE\"";
+    let opened = dump(&lab, script, &[], &line);
+    assert!(opened.status.success());
+    assert_eq!(
+        text(&opened.stderr),
+        "warning: vol: token 0 (clevis): the pin fake is not one of tang, tpm2 and sss; the \
+         program of the pin runs only if --token-id chooses this token\n"
+    );
+    for more in [&["--token-only"][..], &["--token-only", "--token-type", "clevis"]] {
+        assert_eq!(dump(&lab, script, more, "").status.code(), Some(2));
+    }
+    assert!(!lab.path("used").exists());
+    let chosen = dump(&lab, script, &["--token-id", "0"], "");
+    assert!(chosen.status.success() && lab.path("used").exists());
+}
+
+#[test]
+fn token_that_fails_is_named_and_the_passphrase_is_asked_for() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, &known_token(), &[]);
     import(&lab, r#"{"type":"systemd-fido2","keyslots":["0"]}"#, &[]);
     import(&lab, r#"{"type":"clevis","keyslots":["0"],"jwe":7}"#, &[]);
     import(&lab, r#"{"type":"systemd-recovery","keyslots":["0"]}"#, &[]);
@@ -126,7 +183,7 @@ fn token_that_fails_is_named_and_the_passphrase_is_asked_for() {
     assert_eq!(
         warnings,
         [
-            "warning: vol: token 0 (clevis): pin fake: clevis: it ended with exit code 3: offline",
+            "warning: vol: token 0 (clevis): pin tpm2: clevis: it ended with exit code 3: offline",
             "warning: vol: token 1 (systemd-fido2): tokens of this type are not supported",
             "warning: vol: token 2 (clevis): jwe: it is a number, must be an object",
         ]

@@ -3,19 +3,23 @@
 //! | token | source |
 //! |---|---|
 //! | `clevis` with the pin `tang` | one exchange with the server |
-//! | `clevis` with another pin | the program `clevis` |
+//! | `clevis` with another pin | the program `clevis`; a pin that is not known only on request |
 //! | `systemd-tpm2` | the programs of tpm2-tools |
 //! | `luks2-keyring` | the keyrings of the kernel |
 //!
 //! No secret is in the arguments of a program: it gets data as its standard input, and its standard
 //! output is the secret.
+//!
+//! The header is untrusted, and nothing has been typed yet. So one deadline holds for all tokens of
+//! a volume, and no program runs whose name or options the header chooses, unless a person has
+//! chosen the token by its number.
 
 mod http;
 mod tpm2;
 
 use std::io;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blockyard_crypt::luks2::{Jwe, TangExchange, Token, TokenKind};
 use blockyard_crypt::secret::SecretBytes;
@@ -26,15 +30,34 @@ use super::process::{Messages, ProcessError, output_of};
 /// Time in which a program must end.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
+/// How a token is tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    /// A person has chosen this token, so it may run any program.
+    pub(crate) is_chosen: bool,
+    /// End of the time of all tokens of the volume.
+    pub(crate) deadline: Instant,
+}
+
+impl Attempt {
+    /// Checks that the time of all tokens is not over.
+    pub(crate) fn check_time(&self) -> Result<(), String> {
+        left(self.deadline, TIME_LIMIT).map(drop)
+    }
+}
+
 /// Gets the passphrase. `None`: a person types it.
 ///
 /// # Errors
 /// The reason as a text.
-pub(crate) fn passphrase_of(token: &Token) -> Result<Option<SecretBytes>, String> {
+pub(crate) fn passphrase_of(
+    token: &Token,
+    attempt: Attempt,
+) -> Result<Option<SecretBytes>, String> {
     match token.understand().map_err(|error| error.to_string())? {
         TokenKind::Recovery => Ok(None),
-        TokenKind::Tpm2(tpm2) => tpm2::unsealed(&tpm2).map(Some),
-        TokenKind::Clevis(jwe) => clevis(&jwe).map(Some),
+        TokenKind::Tpm2(tpm2) => tpm2::unsealed(&tpm2, attempt.deadline).map(Some),
+        TokenKind::Clevis(jwe) => clevis(&jwe, attempt).map(Some),
         TokenKind::Keyring(description) => keyring::user_key(&description)
             .map(Some)
             .map_err(|error| format!("the key \"{description}\" of the keyring: {error}")),
@@ -42,30 +65,68 @@ pub(crate) fn passphrase_of(token: &Token) -> Result<Option<SecretBytes>, String
     }
 }
 
-fn clevis(jwe: &Jwe) -> Result<SecretBytes, String> {
+fn clevis(jwe: &Jwe, attempt: Attempt) -> Result<SecretBytes, String> {
     if jwe.pin() == "tang" {
-        return tang(jwe);
+        return tang(jwe, attempt.deadline);
     }
-    run("clevis", &["decrypt"], jwe.compact().as_bytes())
+    if !attempt.is_chosen {
+        jwe.check_known_pins().map_err(|problem| {
+            format!(
+                "{problem}; the program of the pin runs only if `TokenChoice::number` chooses this \
+                 token"
+            )
+        })?;
+    }
+    run("clevis", &["decrypt"], jwe.compact().as_bytes(), attempt.deadline)
         .map_err(|problem| format!("pin {}: {problem}", jwe.pin()))
 }
 
-fn tang(jwe: &Jwe) -> Result<SecretBytes, String> {
+fn tang(jwe: &Jwe, deadline: Instant) -> Result<SecretBytes, String> {
     let exchange = TangExchange::new(jwe).map_err(|error| error.to_string())?;
-    let answer = http::post(exchange.url(), &exchange.path(), &exchange.request())
+    let answer = http::post(exchange.url(), &exchange.path(), &exchange.request(), deadline)
         .map_err(|problem| format!("the tang server {}: {problem}", exchange.url()))?;
     exchange.open(&answer).map_err(|error| format!("{}: {error}", exchange.url()))
 }
 
+/// Time until the deadline, at most `limit`.
+fn left(deadline: Instant, limit: Duration) -> Result<Duration, String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err("the time for all tokens of the volume is over".to_owned());
+    }
+    Ok(left.min(limit))
+}
+
 /// Runs a program, which is named in the error.
-fn run(program: &str, arguments: &[&str], input: &[u8]) -> Result<SecretBytes, String> {
+fn run(
+    program: &str,
+    arguments: &[&str],
+    input: &[u8],
+    deadline: Instant,
+) -> Result<SecretBytes, String> {
+    let limit = left(deadline, TIME_LIMIT)?;
     let mut command = Command::new(program);
-    output_of(command.args(arguments), input, Messages::Kept, TIME_LIMIT).map_err(|error| {
-        match error {
-            ProcessError::Start(error) if error.kind() == io::ErrorKind::NotFound => {
-                format!("the program {program} is needed, and is not installed")
-            }
-            error => format!("{program}: {error}"),
+    output_of(command.args(arguments), input, Messages::Kept, limit).map_err(|error| match error {
+        ProcessError::Start(error) if error.kind() == io::ErrorKind::NotFound => {
+            format!("the program {program} is needed, and is not installed")
         }
+        error => format!("{program}: {error}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_not_started_after_the_time_of_all_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("started");
+        let arguments = [path.to_str().unwrap()];
+        let over = run("touch", &arguments, b"", Instant::now()).unwrap_err();
+        assert!(over.contains("time for all tokens"), "{over}");
+        assert!(!path.exists());
+        let short = Instant::now() + Duration::from_millis(50);
+        assert!(run("sleep", &["1000"], b"", short).unwrap_err().contains("did not end"));
+    }
 }

@@ -1,6 +1,7 @@
 //! The key of a volume by the tokens of its header.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use blockyard_crypt::luks::{Header, UnlockOptions};
 use blockyard_crypt::luks2::{TokenChoice, UsableToken};
@@ -10,7 +11,10 @@ use blockyard_crypt::secret::SecretBytes;
 use super::{Locked, LockedKind, Luks, VolumeKey};
 use crate::Error;
 use crate::error::contained;
-use crate::keys::passphrase_of;
+use crate::keys::{Attempt, passphrase_of};
+
+/// Time for all tokens of a volume. A key derivation that has begun in it may end later.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Result of [`Locked::unlock_by_token`].
 #[derive(Debug, Default)]
@@ -40,7 +44,11 @@ impl fmt::Display for TokenFailure {
 
 impl Locked {
     /// Tries the tokens of a LUKS2 header, those of keyslots with a higher priority first. One that
-    /// fails does not stop the next. May take seconds for each.
+    /// fails does not stop the next. Together they have 60 seconds.
+    ///
+    /// The header decides what happens: one request by HTTP to a host of its choice for each token
+    /// of tang, and known programs (clevis with its pins tang, tpm2 and sss of these; tpm2-tools).
+    /// Other programs run only for the token that [`TokenChoice::number`] chooses.
     ///
     /// # Errors
     /// The volume needs an unsupported feature.
@@ -50,10 +58,12 @@ impl Locked {
             let Header::Luks2(header) = &luks.header else { return Ok(ByToken::default()) };
             let usable = header.usable_tokens(choice);
             let usable = usable.map_err(|error| Error::crypt(&self.path, error))?;
+            let is_chosen = choice.number.is_some();
+            let attempt = Attempt { is_chosen, deadline: Instant::now() + TIME_LIMIT };
             let mut failures = Vec::new();
             for token in usable {
                 let kind = token.token.kind().to_owned();
-                match luks.opened_by(&token) {
+                match luks.opened_by(&token, attempt) {
                     Ok(Some(key)) => return Ok(ByToken { key: Some(key), failures }),
                     Ok(None) => {}
                     Err(problem) => {
@@ -68,16 +78,21 @@ impl Locked {
 
 impl Luks {
     /// The key; `None` if a person types the passphrase, or the keyslots are not to be tried.
-    fn opened_by(&self, token: &UsableToken) -> Result<Option<VolumeKey>, String> {
+    fn opened_by(
+        &self,
+        token: &UsableToken,
+        attempt: Attempt,
+    ) -> Result<Option<VolumeKey>, String> {
         let wanted = self.options.keyslot;
         let mut keyslots = token.keyslots.clone();
         keyslots.retain(|keyslot| wanted.is_none_or(|wanted| wanted == *keyslot));
         if keyslots.is_empty() {
             return Ok(None);
         }
-        let Some(passphrase) = passphrase_of(&token.token)? else { return Ok(None) };
+        let Some(passphrase) = passphrase_of(&token.token, attempt)? else { return Ok(None) };
         let mut problem = "its passphrase opens none of its keyslots".to_owned();
         for keyslot in keyslots {
+            attempt.check_time()?;
             match self.key_of(keyslot, &passphrase) {
                 Ok(key) => return Ok(Some(key)),
                 Err(blockyard_crypt::Error::WrongPassphrase { .. }) => {}

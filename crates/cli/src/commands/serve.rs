@@ -35,7 +35,7 @@ use activation::Activated;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 38] = [
+const OF_ONE_VOLUME: [&str; 39] = [
     "volume",
     "trace",
     "pipeline",
@@ -53,6 +53,7 @@ const OF_ONE_VOLUME: [&str; 38] = [
     "key_fd",
     "key_command",
     "key_credential",
+    "no_token",
     "token_only",
     "token_id",
     "token_type",

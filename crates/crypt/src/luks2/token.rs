@@ -10,6 +10,7 @@
 //! The values are untrusted. Nothing is computed with them here; they are checked for their form.
 
 mod jwe;
+mod known_pins;
 mod tang;
 
 use std::cmp::Reverse;

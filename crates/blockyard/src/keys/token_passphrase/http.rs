@@ -3,22 +3,44 @@
 //! The request is HTTP/1.0 (RFC 1945), so the answer ends at its length or with the connection, and
 //! never has chunks. Tang's answers need no TLS: they are useless without the client's own random
 //! number, and a wrong one decrypts nothing.
+//!
+//! A name is resolved on a thread, because the resolver of the system has no limit of time. The
+//! thread is left behind if the time is over; it ends when the resolver gives up.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
+
+use blockyard_host::process::leave_signals_to_others;
 
 /// Time for the whole exchange.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Longest answer. A key of P-521 has 300 bytes.
 const ANSWER_LEN_MAX_BYTES: usize = 64 << 10;
 
+/// Gets the addresses of a host.
+type Resolve = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
 /// Sends a JWK, and returns the body of the answer.
-pub(super) fn post(url: &str, path: &str, body: &str) -> Result<Vec<u8>, String> {
-    exchange(url, path, body, TIME_LIMIT)
+pub(super) fn post(
+    url: &str,
+    path: &str,
+    body: &str,
+    deadline: Instant,
+) -> Result<Vec<u8>, String> {
+    let resolve = |host: &str, port| Ok((host, port).to_socket_addrs()?.collect());
+    exchange(url, path, body, super::left(deadline, TIME_LIMIT)?, resolve)
 }
 
-fn exchange(url: &str, path: &str, body: &str, limit: Duration) -> Result<Vec<u8>, String> {
+fn exchange(
+    url: &str,
+    path: &str,
+    body: &str,
+    limit: Duration,
+    resolve: Resolve,
+) -> Result<Vec<u8>, String> {
     let server = Server::parse(url)?;
     let deadline = Instant::now() + limit;
     let request = format!(
@@ -34,7 +56,7 @@ fn exchange(url: &str, path: &str, body: &str, limit: Duration) -> Result<Vec<u8
         }
         _ => error.to_string(),
     };
-    let mut stream = connect(&server, deadline).map_err(failed)?;
+    let mut stream = connect(&server, deadline, resolve).map_err(failed)?;
     stream.set_write_timeout(Some(left(deadline).map_err(failed)?)).map_err(failed)?;
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
@@ -62,15 +84,40 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-fn connect(server: &Server<'_>, deadline: Instant) -> io::Result<TcpStream> {
+fn connect(server: &Server<'_>, deadline: Instant, resolve: Resolve) -> io::Result<TcpStream> {
     let mut failure = io::Error::other("its name has no address");
-    for address in (server.host, server.port).to_socket_addrs()? {
+    for address in addresses(server, deadline, resolve)? {
         match TcpStream::connect_timeout(&address, left(deadline)?) {
             Ok(stream) => return Ok(stream),
             Err(error) => failure = error,
         }
     }
     Err(failure)
+}
+
+fn addresses(
+    server: &Server<'_>,
+    deadline: Instant,
+    resolve: Resolve,
+) -> io::Result<Vec<SocketAddr>> {
+    let port = server.port;
+    if let Ok(address) = server.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let host = server.host.to_owned();
+    let (sender, resolved) = mpsc::channel();
+    thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+        leave_signals_to_others();
+        // Nobody listens after the deadline.
+        let _ = sender.send(resolve(&host, port));
+    })?;
+    match resolved.recv_timeout(left(deadline)?) {
+        Ok(addresses) => addresses,
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("its name has no address"))
+        }
+    }
 }
 
 /// The parts of a URL.
@@ -182,7 +229,7 @@ mod tests {
             answer(stream);
             String::from_utf8(request[..len].to_vec()).unwrap()
         });
-        let result = exchange(&url, "/rec/k", "{}", limit);
+        let result = exchange(&url, "/rec/k", "{}", limit, |_, _| panic!("it is an address"));
         (server.join().unwrap(), result)
     }
 
@@ -240,6 +287,21 @@ mod tests {
             }
         };
         assert!(asked(slow, Duration::from_millis(50)).1.is_err());
+    }
+
+    #[test]
+    fn host_is_resolved_within_the_time_of_the_exchange() {
+        let short = Duration::from_millis(50);
+        let hangs = |_: &str, _| {
+            loop {
+                thread::park();
+            }
+        };
+        let problem = exchange("http://tang.example", "/rec/k", "{}", short, hangs).unwrap_err();
+        assert_eq!(problem, "no answer within 0.05 seconds");
+        let unknown = |host: &str, port| Err(io::Error::other(format!("{host} {port} unknown")));
+        let problem = exchange("http://tang.example", "/rec/k", "{}", TIME_LIMIT, unknown);
+        assert_eq!(problem.unwrap_err(), "tang.example 80 unknown");
     }
 
     #[test]
