@@ -8,126 +8,40 @@
 //!
 //! Where cryptsetup is installed, it opens some of the disks too.
 
+mod power_cut;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use blockyard_crypt::backup::Backup;
 use blockyard_crypt::convert;
 use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
-use blockyard_crypt::hash::HashAlgorithm;
-use blockyard_crypt::kdf::Kdf;
-use blockyard_crypt::keys::{self, InPlace, Last, NewKeyslot, Usage};
+use blockyard_crypt::keys::{self, InPlace, Last};
 use blockyard_crypt::luks::{self, Header, UnlockOptions};
-use blockyard_crypt::luks1;
 use blockyard_crypt::luks2::{Priority, Token};
-use blockyard_crypt::secret::SecretBytes;
-use blockyard_crypt::source::{HeaderDevice, HeaderSink, HeaderSource, SourceError};
+use blockyard_crypt::source::HeaderDevice;
+use power_cut::{
+    KDF, NEW, OLD, Recorder, Written, check_free_area, is_overwritten, luks1, luks2, new_keyslot,
+    opens, prepared, secret, try_each_point, with_a_bad_copy,
+};
 
-const KDF: Kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
-const OLD: &[u8] = b"the old passphrase";
-const NEW: &[u8] = b"the new one";
 const TOKEN: &[u8] = br#"{"type":"systemd-recovery","keyslots":["0"]}"#;
 /// Borders of 512 bytes that are tried within one long write: the first, the last, and some others.
 const TEARS_MAX: usize = 24;
 /// Of so many points cryptsetup tries one.
 const CRYPTSETUP_TRIES_ONE_OF: usize = 40;
 
-fn secret(bytes: &[u8]) -> SecretBytes {
-    SecretBytes::copy_of(bytes)
-}
-
-enum Event {
-    Write(usize, Vec<u8>),
-    Sync,
-}
-
-/// A disk that records.
-struct Recorder {
-    disk: Vec<u8>,
-    events: Vec<Event>,
-}
-
-impl HeaderSource for Recorder {
-    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        self.disk.read_at(offset_bytes, buf)
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
-}
-
-impl HeaderSink for Recorder {
-    fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
-        self.disk.write_at(offset_bytes, bytes)?;
-        self.events.push(Event::Write(usize::try_from(offset_bytes).unwrap(), bytes.to_vec()));
-        Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), SourceError> {
-        self.events.push(Event::Sync);
-        Ok(())
-    }
-}
-
-/// Lengths at which a write of `len` bytes is torn.
-fn tears(len: usize) -> Vec<usize> {
-    let borders = len.div_ceil(512).saturating_sub(1);
-    let step = borders.div_ceil(TEARS_MAX).max(1);
-    (1..=borders).filter(|n| n % step == 0 || *n == 1 || *n == borders).map(|n| n * 512).collect()
-}
-
 /// The disks at all points of an operation, each given to `check` with its number.
-fn for_each_point(before: &[u8], events: &[Event], mut check: impl FnMut(&[u8], usize)) -> usize {
-    let mut points = 0;
-    let mut durable = before.to_vec();
-    let mut cached = before.to_vec();
-    let mut point = |disk: &[u8]| {
-        points += 1;
-        check(disk, points);
-    };
-    point(before);
-    for event in events {
-        match event {
-            Event::Sync => {
-                durable.clone_from(&cached);
-                point(&durable);
-            }
-            Event::Write(at, bytes) => {
-                for torn in tears(bytes.len()) {
-                    for disk in [&durable, &cached] {
-                        let mut disk = disk.clone();
-                        disk[*at..at + torn].copy_from_slice(&bytes[..torn]);
-                        point(&disk);
-                        // The other part arrived, and this one did not.
-                        let mut disk = disk.clone();
-                        disk[*at..at + torn].copy_from_slice(&durable[*at..at + torn]);
-                        disk[at + torn..at + bytes.len()].copy_from_slice(&bytes[torn..]);
-                        point(&disk);
-                    }
-                }
-                cached[*at..at + bytes.len()].copy_from_slice(bytes);
-                let mut only_this = durable.clone();
-                only_this[*at..at + bytes.len()].copy_from_slice(bytes);
-                point(&only_this);
-                point(&cached);
-            }
-        }
-    }
-    points
-}
-
-fn opens(disk: &[u8], passphrases: &[&[u8]]) -> Result<(), String> {
-    let (header, _) = Header::read(&disk).map_err(|error| error.to_string())?;
-    let mut last = String::new();
-    for passphrase in passphrases {
-        match header.unlock(&disk, &secret(passphrase), &UnlockOptions::default()) {
-            Ok(_) => return Ok(()),
-            Err(error) => last = error.to_string(),
-        }
-    }
-    // An operation that ends the volume has no passphrase to try.
-    if passphrases.is_empty() { Ok(()) } else { Err(last) }
+fn for_each_point(
+    before: &[u8],
+    steps: &[Vec<Written>],
+    mut check: impl FnMut(&[u8], usize),
+) -> usize {
+    let checked = try_each_point(before, steps, TEARS_MAX, |disk, number| {
+        check(disk, number);
+        Ok(())
+    });
+    checked.expect("`check` panics instead")
 }
 
 fn cryptsetup_opens(folder: &Path, disk: &[u8], passphrases: &[&[u8]]) -> bool {
@@ -151,11 +65,12 @@ fn survives(
     passphrases: &[&[u8]],
     operation: impl FnOnce(&mut dyn HeaderDevice),
 ) -> (Vec<u8>, usize) {
-    let mut recorder = Recorder { disk: before.to_vec(), events: Vec::new() };
+    let mut recorder = Recorder::of(before);
     operation(&mut recorder);
+    let after = recorder.disk.clone();
     let folder = tempfile::tempdir().unwrap();
     let has_cryptsetup = Command::new("cryptsetup").arg("--version").output().is_ok();
-    let points = for_each_point(before, &recorder.events, |disk, number| {
+    let points = for_each_point(before, &recorder.into_steps(), |disk, number| {
         opens(disk, passphrases)
             .unwrap_or_else(|error| panic!("{name}: at point {number} nothing opens: {error}"));
         if has_cryptsetup && !passphrases.is_empty() && number % CRYPTSETUP_TRIES_ONE_OF == 0 {
@@ -163,50 +78,7 @@ fn survives(
             assert!(opened, "{name}: at point {number} cryptsetup opens nothing");
         }
     });
-    (recorder.disk, points)
-}
-
-fn luks2() -> Vec<u8> {
-    let options = FormatOptions {
-        key_size_bits: 256,
-        digest_iterations: Some(1000),
-        keyslots_len_bytes: Some(768 << 10),
-        data_offset_bytes: Some(1 << 20),
-        ..FormatOptions::new(Pbkdf::Fixed(KDF))
-    };
-    let mut disk = vec![0; (1 << 20) + 4096];
-    format::format(&mut disk, &secret(OLD), &options).unwrap();
-    disk
-}
-
-fn luks1() -> Vec<u8> {
-    let options = luks1::FormatOptions {
-        key_size_bits: 256,
-        iterations: Some(1000),
-        digest_iterations: Some(1000),
-        ..luks1::FormatOptions::default()
-    };
-    let mut disk = vec![0; (2 << 20) + 4096];
-    luks1::format(&mut disk, &secret(OLD), &options).unwrap();
-    disk
-}
-
-fn new_keyslot() -> NewKeyslot {
-    NewKeyslot {
-        pbkdf: Pbkdf::Fixed(KDF),
-        hash: HashAlgorithm::Sha256,
-        area: None,
-        priority: None,
-        usage: Usage::Data,
-    }
-}
-
-/// A new keyslot for [`NEW`] of the volume that [`OLD`] opens.
-fn prepared(disk: &[u8]) -> (Header, keys::Prepared) {
-    let (header, _) = Header::read(&disk).unwrap();
-    let unlocked = header.unlock(&disk, &secret(OLD), &UnlockOptions::default()).unwrap();
-    let new = keys::prepare(&header, &unlocked.volume_key, &secret(NEW), &new_keyslot()).unwrap();
-    (header, new)
+    (after, points)
 }
 
 fn every_operation_on_keys(version: &str, empty: &[u8]) -> usize {
@@ -270,6 +142,34 @@ fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_key() {
 fn luks1_volume_opens_after_a_power_cut_at_any_write_of_a_key() {
     let points = every_operation_on_keys("LUKS1", &luks1());
     assert!(points >= 500, "{points} points");
+}
+
+#[test]
+fn full_luks2_volume_opens_after_a_power_cut_at_any_write_of_a_change() {
+    const OTHER: &[u8] = b"that of 31 keyslots";
+    const AREA_LEN_BYTES: u64 = 128 << 10;
+    let options = FormatOptions {
+        key_size_bits: 256,
+        digest_iterations: Some(1000),
+        keyslots_len_bytes: Some(33 * AREA_LEN_BYTES),
+        data_offset_bytes: Some(5 << 20),
+        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+    };
+    let mut disk = vec![0; (5 << 20) + 4096];
+    format::format(&mut disk, &secret(OLD), &options).unwrap();
+    let (header, new) = prepared(&disk);
+    let unlocked = header.unlock(&disk, &secret(OLD), &UnlockOptions::default()).unwrap();
+    let other =
+        keys::prepare(&header, &unlocked.volume_key, &secret(OTHER), &new_keyslot()).unwrap();
+    for number in 1..32 {
+        keys::add(&mut disk, &other, Some(number)).unwrap();
+    }
+    let (changed, points) = survives("change of a full volume", &disk, &[OLD, NEW], |device| {
+        keys::change(device, &header, 0, &new, InPlace::Refuse).unwrap();
+    });
+    opens(&changed, &[OLD]).unwrap_err();
+    assert!(is_overwritten(&changed, &disk), "the old keyslot");
+    assert!(points >= 200, "{points} points");
 }
 
 #[test]
@@ -365,22 +265,6 @@ fn restore_over_other_keyslots_at_the_same_places_keeps_a_header_that_opens() {
     assert!(points >= 200, "{points} points");
 }
 
-/// The disk with one of its copies damaged, or as it was on `older`.
-fn with_a_bad_copy(disk: &[u8], older: &[u8]) -> Vec<(String, Vec<u8>)> {
-    const COPY_LEN_BYTES: usize = 16 << 10;
-    let mut disks = Vec::new();
-    for (name, start) in [("primary", 0), ("secondary", COPY_LEN_BYTES)] {
-        let mut damaged = disk.to_vec();
-        damaged[start + 5000] ^= 1;
-        disks.push((format!("damaged {name} copy"), damaged));
-        let mut outdated = disk.to_vec();
-        let copy = start..start + COPY_LEN_BYTES;
-        outdated[copy.clone()].copy_from_slice(&older[copy]);
-        disks.push((format!("outdated {name} copy"), outdated));
-    }
-    disks
-}
-
 #[test]
 fn luks2_volume_with_a_bad_copy_opens_after_a_power_cut_at_any_write() {
     let empty = luks2();
@@ -446,9 +330,9 @@ fn volume_never_has_a_header_without_its_keyslots_when_it_is_formatted_again() {
         ..FormatOptions::new(Pbkdf::Fixed(KDF))
     };
     for before in [luks2(), luks1()] {
-        let mut recorder = Recorder { disk: before.clone(), events: Vec::new() };
+        let mut recorder = Recorder::of(&before);
         format::format(&mut recorder, &secret(NEW), &options).unwrap();
-        let points = for_each_point(&before, &recorder.events, |disk, number| {
+        let points = for_each_point(&before, &recorder.into_steps(), |disk, number| {
             if Header::read(&disk).is_ok() {
                 opens(disk, &[OLD, NEW])
                     .unwrap_or_else(|error| panic!("format: at point {number}: {error}"));
@@ -458,42 +342,52 @@ fn volume_never_has_a_header_without_its_keyslots_when_it_is_formatted_again() {
     }
 }
 
-/// The points of an operation that removes the keyslots: each gives a disk and the part of it with
-/// the key material.
+/// The points of an operation that removes keyslot 0 of both versions. `prepare` changes the disk
+/// before, and `check` gets each disk, the first one, and the number.
 fn for_each_point_of_a_removal(
+    prepare: fn(&mut Vec<u8>),
     operation: fn(&mut dyn HeaderDevice),
-    check: impl Fn(&[u8], &dyn Fn(&[u8]) -> bool, usize),
+    check: impl Fn(&[u8], &[u8], usize),
 ) -> usize {
     let mut sum = 0;
-    // Keyslot 0, whose material are 4000 stripes of 32 bytes behind the header.
-    for (before, area_bytes) in [(luks2(), 32 << 10), (luks1(), 4096)] {
-        let material = before[area_bytes..area_bytes + 128_000].to_vec();
-        let is_overwritten = |disk: &[u8]| {
-            let sectors = disk[area_bytes..].chunks(512).zip(material.chunks(512));
-            sectors.into_iter().all(|(now, then)| now != then)
-        };
-        let mut recorder = Recorder { disk: before.clone(), events: Vec::new() };
+    for mut before in [luks2(), luks1()] {
+        prepare(&mut before);
+        let mut recorder = Recorder::of(&before);
         operation(&mut recorder);
-        sum += for_each_point(&before, &recorder.events, |disk, number| {
-            check(disk, &is_overwritten, number);
-        });
-        assert!(is_overwritten(&recorder.disk));
+        assert!(is_overwritten(&recorder.disk, &before));
         opens(&recorder.disk, &[OLD]).unwrap_err();
+        sum += for_each_point(&before, &recorder.into_steps(), |disk, number| {
+            check(disk, &before, number);
+        });
     }
     sum
 }
 
 #[test]
-fn erase_leaves_a_header_that_calls_no_area_free_before_it_is_overwritten() {
+fn header_calls_no_area_free_before_it_is_overwritten() {
+    let add = |disk: &mut Vec<u8>| {
+        let (_, new) = prepared(disk);
+        keys::add(disk, &new, None).unwrap();
+    };
+    let change = |device: &mut dyn HeaderDevice| {
+        let (header, _) = Header::read(&&*device).unwrap();
+        let unlocked = header.unlock(&&*device, &secret(OLD), &UnlockOptions::default()).unwrap();
+        let new = &new_keyslot();
+        let new = keys::prepare(&header, &unlocked.volume_key, &secret(NEW), new).unwrap();
+        keys::change(device, &header, 0, &new, InPlace::Refuse).unwrap();
+    };
+    let remove = |device: &mut dyn HeaderDevice| keys::remove(device, None, 0, Last::Keep).unwrap();
     let erase = |device: &mut dyn HeaderDevice| keys::erase(device).unwrap();
-    let points = for_each_point_of_a_removal(erase, |disk, is_overwritten, number| {
-        let (header, _) = Header::read(&disk)
-            .unwrap_or_else(|error| panic!("erase: at point {number} the header is gone: {error}"));
-        if keys::of_data(&header).is_empty() {
-            assert!(is_overwritten(disk), "erase: at point {number} a free area has a key");
-        }
-    });
-    assert!(points >= 200, "{points} points");
+    type Case = (&'static str, fn(&mut Vec<u8>), fn(&mut dyn HeaderDevice));
+    let cases: [Case; 3] =
+        [("remove", add, remove), ("change", |_| (), change), ("erase", |_| (), erase)];
+    for (name, prepare, operation) in cases {
+        let points = for_each_point_of_a_removal(prepare, operation, |disk, before, number| {
+            check_free_area(disk, before)
+                .unwrap_or_else(|error| panic!("{name}: at point {number}: {error}"));
+        });
+        assert!(points >= 200, "{name}: {points} points");
+    }
 }
 
 #[test]
@@ -501,11 +395,16 @@ fn wipe_leaves_a_volume_that_opens_or_no_header() {
     let wipe = |device: &mut dyn HeaderDevice| {
         keys::wipe(device).unwrap();
     };
-    let points = for_each_point_of_a_removal(wipe, |disk, _, number| {
-        if Header::read(&disk).is_ok() {
-            opens(disk, &[OLD]).unwrap_or_else(|error| panic!("wipe: at point {number}: {error}"));
-        }
-    });
+    let points = for_each_point_of_a_removal(
+        |_| (),
+        wipe,
+        |disk, _, number| {
+            if Header::read(&disk).is_ok() {
+                opens(disk, &[OLD])
+                    .unwrap_or_else(|error| panic!("wipe: at point {number}: {error}"));
+            }
+        },
+    );
     assert!(points >= 200, "{points} points");
 }
 
