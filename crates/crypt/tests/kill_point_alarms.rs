@@ -1,5 +1,6 @@
 //! The alarm of the kill points: an operation is noticed without one of its syncs, with two of its
-//! parts in the other order, or without a part. What no power cut can tell is listed with its reason.
+//! parts in the other order, or without a part. What no power cut can tell is listed, with its
+//! reason.
 
 mod power_cut;
 
@@ -210,8 +211,8 @@ fn fault_in_the_repair_before_a_removal_is_noticed() {
     let mut both = empty.clone();
     keys::add(&mut both, &new, None).unwrap();
     for (bad, before) in with_a_bad_copy(&both, &empty) {
-        // The primary is written anew while the secondary is intact, so only a bad secondary must be
-        // repaired first. The repair itself may come before or after the removed area.
+        // The primary is written anew while the secondary is intact, so only a bad secondary must
+        // be repaired first. The repair itself may come before or after the removed area.
         let harmless: &[&str] = if bad.contains("primary") {
             &["-0", "0+1", "1,0", "3,2"]
         } else {
