@@ -169,8 +169,27 @@ impl Raising {
         if self.period.is_some_and(|period| period.reason == Reason::Interactive) {
             return;
         }
-        let at_rate = Nanos(self.batch_sectors * 1_000_000_000 / SOFT_REAL_TIME_RATE);
+        // The batch of a client that never pauses may have more sectors than 64 bits of ns allow.
+        let ns = u128::from(self.batch_sectors) * 1_000_000_000 / u128::from(SOFT_REAL_TIME_RATE);
+        let at_rate = Nanos(u64::try_from(ns).unwrap_or(u64::MAX));
         let from = (self.batch_since + at_rate).max(now + slice_idle + TICKS);
         self.soft_real_time_from = self.soft_real_time_from.max(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 32 TiB without a pause: some hours of a fast disk.
+    #[test]
+    fn client_that_asks_for_hours_without_a_pause_is_not_soft_real_time() {
+        let slice_idle = Nanos::from_ms(8);
+        let mut raising = Raising::new(Nanos(0));
+        raising.begin_batch(Nanos(0));
+        raising.served(Nanos(0), 1 << 36, Nanos::from_ms(3000));
+        let end = Nanos::from_ms(10_000_000);
+        raising.emptied(end, 0, slice_idle);
+        assert!(!raising.may_be_soft_real_time(end + Nanos::from_ms(60_000)));
     }
 }
