@@ -67,6 +67,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("corpus", Lane::Binary, "corpus"),
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
+    ("choosing", Lane::Binary, "choosing"),
     ("dist", Lane::Binary, "dist"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.

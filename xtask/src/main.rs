@@ -9,6 +9,7 @@ mod backing;
 mod bench;
 mod cases;
 mod check;
+mod choosing;
 mod ci;
 mod corpus;
 mod demo;
@@ -18,6 +19,7 @@ mod fuzz;
 mod hygiene;
 mod interop;
 mod lab;
+mod markdown;
 mod mutants;
 mod nbd;
 mod powercut;
@@ -64,6 +66,8 @@ enum Command {
     Sim(sim::Args),
     /// Cut the power of a disk under the server: flushed data must survive.
     Powercut(powercut::Args),
+    /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
+    Choosing(choosing::Args),
     /// Mutate the code in small ways, each of which a test must find; with cargo-mutants.
     Mutants(mutants::Args),
     /// Benchmarks beside other programs, in the same run.
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
+        Command::Choosing(args) => choosing::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),

@@ -48,6 +48,11 @@ pub const BUILTIN: &[Builtin] = &[
         text: include_str!("../../../experiments/mempool-bulk-2023.toml"),
         fits: Some(include_str!("../../../experiments/mempool-bulk-2023.fits.toml")),
     },
+    Builtin {
+        name: "elevators-2026",
+        text: include_str!("../../../experiments/elevators-2026.toml"),
+        fits: None,
+    },
 ];
 
 /// Commented start of a new experiment file.

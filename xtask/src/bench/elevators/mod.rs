@@ -11,6 +11,7 @@ mod page;
 
 use crate::bench::{machine, progress};
 use crate::lab::{Lab, Server};
+use crate::markdown::Section;
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use disk::{Disk, Place};
@@ -19,6 +20,9 @@ use page::{Row, section};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+
+/// Place of the tables on a page.
+const SECTION: Section = Section { command: "cargo x bench elevators" };
 
 /// Kernel schedulers in the comparison.
 const KERNEL: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
@@ -172,7 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let text = conditions(&machine, &below, args) + &tables(&variants, &samples, args);
     println!("{text}");
     if let Some(path) = &args.write {
-        page::write(path, &text)?;
+        SECTION.write(path, &text)?;
     }
     if let Some(path) = &args.json {
         let run = |(index, seen): &(usize, Vec<ClientResult>)| {
