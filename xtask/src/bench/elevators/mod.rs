@@ -28,7 +28,7 @@ const SECTION: Section = Section { command: "cargo x bench elevators" };
 const KERNEL: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 
 /// Elevators that respect priorities.
-const WITH_PRIORITIES: [&str; 3] = ["deadline-prio", "cfq", "mq-deadline"];
+const WITH_PRIORITIES: [&str; 4] = ["deadline-prio", "cfq", "mq-deadline", "bfq"];
 
 /// Aliases of the volume for its reader, and their priorities.
 const ALIASES: [(&str, &str); 3] = [("urgent", "rt:0"), ("normal", "be:4"), ("idle", "idle")];
