@@ -51,7 +51,7 @@ enum Command {
     Deny,
     /// Known vulnerabilities of all crates, with cargo-audit.
     Audit(audit::Args),
-    /// Unit, vector and property tests of the whole workspace.
+    /// Unit, vector and property tests of the whole workspace, and of the packages in `examples`.
     Test,
     /// Serve and dump every corpus volume and compare checksums.
     Corpus(corpus::Args),

@@ -1,10 +1,20 @@
 //! `cargo x test`: unit, vector and property tests of every crate, with nextest where it is
-//! installed.
+//! installed, and of the packages in `examples`.
 
-use crate::tools;
-use anyhow::Result;
+use crate::tools::{self, root};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+
+/// Packages that use the crates from outside of the workspace, as those of users do.
+const OUTSIDE: &[&str] = &["examples/elevator"];
 
 pub(crate) fn run() -> Result<()> {
+    workspace()?;
+    OUTSIDE.iter().try_for_each(|package| outside(&root().join(package)))
+}
+
+fn workspace() -> Result<()> {
     let nextest = tools::output(tools::cargo().args(["nextest", "--version"]));
     if nextest.is_ok_and(|output| output.status.success()) {
         let mut test = tools::cargo();
@@ -15,4 +25,22 @@ pub(crate) fn run() -> Result<()> {
     }
     let mut test = tools::cargo();
     tools::show(test.args(["test", "--quiet", "--workspace", "--locked", "--no-fail-fast"]))
+}
+
+/// Tests a package with the workspace's versions of other crates, in the workspace's target folder:
+/// what was built of them serves again.
+fn outside(package: &Path) -> Result<()> {
+    let lock = "Cargo.lock";
+    fs::copy(root().join(lock), package.join(lock)).context(lock)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let mut test = tools::cargo();
+    test.current_dir(package).env("CARGO_TARGET_DIR", root().join(target));
+    tools::show(test.args(["test", "--quiet"]))
+}
+
+/// Checks the format of the packages outside, which `cargo fmt --all` does not know.
+pub(crate) fn format_outside() -> Result<()> {
+    OUTSIDE.iter().try_for_each(|package| {
+        tools::show(tools::cargo().current_dir(root().join(package)).args(["fmt", "--check"]))
+    })
 }

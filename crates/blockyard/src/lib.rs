@@ -113,6 +113,18 @@ pub mod client {
     pub use blockyard_host::local::{Bytes, Client, Marks, Part, Request};
 }
 
+/// Interfaces of an elevator of the program's own: `ElevatorSpec::of` puts it into [`Scheduling`].
+/// `docs/elevators/adding.md` has the steps, the package `examples/elevator` their result.
+pub mod elevator {
+    pub use blockyard_engine::bio::{IoContext, Op, Origin, Sector};
+    pub use blockyard_engine::elevator::{
+        Attached, Candidate, Elevator, ElevatorSpec, ElevatorType, Facts, Generation, Merged, Side,
+        Tunable, Tunables, Work, fifo, sort,
+    };
+    pub use blockyard_engine::request::{Request, RequestId, Requests};
+    pub use blockyard_engine::time::Nanos;
+}
+
 /// Interfaces of a device-mapper target of the program's own ([`Options::target`]).
 /// `docs/targets/adding.md` has the steps, the example `own_target` their result.
 pub mod target {

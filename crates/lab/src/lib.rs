@@ -14,8 +14,8 @@
 //! # An elevator of your own
 //!
 //! [`Request::elevator`] runs every job of an experiment with another elevator, also with one of
-//! the program's own. `docs/elevators/adding.md` has the steps, the example `own_elevator` their
-//! result.
+//! the program's own. `docs/elevators/adding.md` has the steps, the package `examples/elevator`
+//! their result.
 
 pub mod builtin;
 mod causes;

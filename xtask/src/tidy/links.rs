@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are named by a path from the root.
-const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", "experiments/", "testdata/", "fuzz/"];
+const ROOTS: &[&str] =
+    &["crates/", "docs/", "xtask/", "examples/", "experiments/", "testdata/", "fuzz/"];
 
 /// Characters of patterns and placeholders: `crates/*/tests`, `testdata/fuzz-seeds/TARGET`.
 const NOT_IN_PATHS: &[char] = &['*', '<', ' ', '{'];
