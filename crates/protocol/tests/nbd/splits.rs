@@ -102,7 +102,8 @@ proptest! {
     ) {
         let align = 1_usize << align_log;
         let whole = play(&stream, &[stream.len()], (1, usize::MAX));
-        prop_assert_eq!(whole.seen.last(), Some(&SessionOutput::Closed), "the stream is valid to its end");
+        let last = whole.seen.last();
+        prop_assert_eq!(last, Some(&SessionOutput::Closed), "the stream is valid to its end");
         let split = play(&stream, &cuts, (align, align + extra));
         prop_assert!(whole == split, "{:?} is not {:?}", whole.seen, split.seen);
     }

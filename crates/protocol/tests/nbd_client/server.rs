@@ -225,7 +225,7 @@ impl Client {
                     break;
                 }
                 Event::Done { cookie, result } => {
-                    self.seen.push(SessionOutput::Done { cookie, result })
+                    self.seen.push(SessionOutput::Done { cookie, result });
                 }
                 _ => assert!(consumed > 0, "it does not move: {event:?}"),
             }
@@ -236,7 +236,7 @@ impl Client {
                     self.seen.push(SessionOutput::Zeroes { cookie, start, len });
                 }
                 Event::Extent { cookie, extent } => {
-                    self.seen.push(SessionOutput::Extent { cookie, extent })
+                    self.seen.push(SessionOutput::Extent { cookie, extent });
                 }
                 _ => {}
             }

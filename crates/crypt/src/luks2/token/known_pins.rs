@@ -82,8 +82,8 @@ fn check_sss(clevis: &Node<'_>, depth: usize, parts_left: &mut usize) -> Result<
     Ok(())
 }
 
-fn text(error: TreeError) -> String {
-    format!("{}: {}", error.path, error.problem)
+fn text(TreeError { path, problem, .. }: TreeError) -> String {
+    format!("{path}: {problem}")
 }
 
 #[cfg(test)]
