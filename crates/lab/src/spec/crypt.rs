@@ -153,6 +153,8 @@ fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
         jitter_percent: costs.number("jitter_percent", 0..=100, 10)?,
         remote_percent: costs.number("remote_cipher_percent", 0..=1_000, 0)?,
         part: ns(&mut costs, "part_ns", 500)?,
+        end: ns(&mut costs, "end_ns", 0)?,
+        end_page: ns(&mut costs, "end_page_ns", 0)?,
         queue_work: ns(&mut costs, "queue_work_ns", 300)?,
         batch: ns(&mut costs, "batch_ns", 300)?,
         sort: ns(&mut costs, "sort_ns", 100)?,

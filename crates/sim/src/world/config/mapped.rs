@@ -4,6 +4,7 @@ use blockyard_engine::dm::crypt::pipeline::Choice;
 use blockyard_engine::pages::{AllocatorSpec, Sizes};
 use blockyard_engine::time::Nanos;
 
+use crate::cache::PAGE_BYTES;
 use crate::memory::MemoryConfig;
 
 /// A crypt target between submitters and queue.
@@ -64,12 +65,24 @@ pub struct MappedCosts {
     pub jitter_percent: u32,
     /// Additional cipher time in percent on another socket than the data's.
     pub remote_percent: u32,
-    /// Start and end of a part.
+    /// Start of a part, and its end as far as the cipher's context sees to it.
     pub part: Nanos,
+    /// End of a bio, paid by the context that ends it: a write's below the target (`crypt_endio`),
+    /// a read's after its cipher. It frees the target's memory and completes the operation.
+    pub end: Nanos,
+    /// Additional cost for each page of that bio, which is freed or unpinned.
+    pub end_page: Nanos,
     /// Queueing a work item; the worker's wake-up is extra.
     pub queue_work: Nanos,
     /// Passing a write to the thread, and taking it.
     pub batch: Nanos,
     /// Additional cost in a sorted batch.
     pub sort: Nanos,
+}
+
+impl MappedCosts {
+    /// Cost of the end of a bio of this length.
+    pub(in crate::world) fn end_of(&self, len_bytes: u64) -> Nanos {
+        self.end + Nanos(self.end_page.0 * len_bytes.div_ceil(PAGE_BYTES))
+    }
 }

@@ -10,7 +10,7 @@
 //!
 //! Left out: threaded interrupts, coalescing, `irqbalance`.
 
-use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
@@ -19,7 +19,7 @@ use super::super::actions::{Action, Context};
 use super::super::config::Config;
 use super::super::machine::Machine;
 use super::super::trace::Event;
-use super::Devices;
+use super::{Backend, Devices};
 use crate::cpu::CpuId;
 
 /// Submitting CPUs of requests at the device, by tag.
@@ -67,12 +67,24 @@ impl Devices {
     }
 
     /// Cost of a hard interrupt, including the completion if it is on the same CPU.
-    pub(super) fn cost_of_interrupt(&self, config: &Config, cpu: CpuId, tag: Tag) -> Nanos {
-        let costs = &config.costs;
+    pub(super) fn cost_of_interrupt(&mut self, config: &Config, cpu: CpuId, tag: Tag) -> Nanos {
+        let interrupt = config.costs.interrupt;
         match self.called_from(config, cpu, tag) {
-            Some(_) => costs.interrupt,
-            None => costs.interrupt + costs.complete,
+            Some(_) => interrupt,
+            None => interrupt + self.cost_of_completion(config, tag),
         }
+    }
+
+    /// Cost to complete a request, with the ends of its bios.
+    pub(super) fn cost_of_completion(&mut self, config: &Config, tag: Tag) -> Nanos {
+        config.costs.complete + self.cost_of_ends(tag)
+    }
+
+    /// Cost of the ends of a request's bios for a mapped device above the queue.
+    pub(super) fn cost_of_ends(&mut self, tag: Tag) -> Nanos {
+        let Backend::Mapped(mapped) = &self.backend else { return Nanos(0) };
+        let writes = self.block.queue().bios(tag).filter(|bio| bio.op == Op::Write);
+        writes.fold(Nanos(0), |sum, bio| sum + mapped.end_of_write(bio.len.bytes()))
     }
 
     fn called_from(&self, config: &Config, cpu: CpuId, tag: Tag) -> Option<CpuId> {

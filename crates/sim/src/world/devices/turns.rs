@@ -94,7 +94,7 @@ impl Devices {
         match next {
             Next::Issue => {
                 let issue = machine.threads[thread].pending.issues[0];
-                cost_of_issue(machine.config, &issue)
+                self.cost_of_issue(machine.config, &issue)
             }
             Next::Bio => machine.config.costs.submit,
             Next::Step => {
@@ -144,9 +144,9 @@ impl Devices {
 
     fn cost_of(&mut self, config: &Config, cpu: CpuId, action: &Action) -> Nanos {
         match action {
-            Action::Issue(issue) => cost_of_issue(config, issue),
+            Action::Issue(issue) => self.cost_of_issue(config, issue),
             Action::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
-            Action::Completed(_) => config.costs.complete,
+            Action::Completed(tag) => self.cost_of_completion(config, *tag),
             Action::Step(step) => self.cost_of_step(config, cpu, step),
             Action::Called(_) | Action::Timeout(_) => Nanos(0),
         }
@@ -211,13 +211,14 @@ impl Devices {
             }
         }
     }
-}
 
-/// On a RAM disk the issuing context copies.
-fn cost_of_issue(config: &Config, issue: &Issue) -> Nanos {
-    let copy = match &config.device {
-        DeviceConfig::Memory(memory) => memory.copy(issue.len),
-        _ => Nanos(0),
-    };
-    config.costs.issue + copy
+    /// On a RAM disk the issuing context copies, and ends the bios.
+    fn cost_of_issue(&mut self, config: &Config, issue: &Issue) -> Nanos {
+        match &config.device {
+            DeviceConfig::Memory(memory) => {
+                config.costs.issue + memory.copy(issue.len) + self.cost_of_ends(issue.tag)
+            }
+            _ => config.costs.issue,
+        }
+    }
 }

@@ -25,7 +25,7 @@ impl Step {
 impl Mapped {
     /// Time of a cipher and its overhead on a CPU.
     fn cipher_time(&mut self, step: &Step, cpu: CpuId) -> Nanos {
-        let SqeOp::Crypt { src, .. } = step.sqe.op else {
+        let SqeOp::Crypt { direction, src, .. } = step.sqe.op else {
             unreachable!("only a cipher takes the time of one");
         };
         let costs = self.config.costs;
@@ -37,7 +37,17 @@ impl Mapped {
         let spent = Nanos(ns);
         self.causes.cipher_busy = self.causes.cipher_busy + spent;
         self.causes.cipher_bytes += u64::from(src.len_bytes);
-        costs.part + spent
+        // A read ends after its cipher, a write below the target.
+        let end = match direction {
+            Direction::Decrypt => costs.end_of(src.len_bytes.into()),
+            Direction::Encrypt => Nanos(0),
+        };
+        costs.part + spent + end
+    }
+
+    /// Cost of the end of a write below the target.
+    pub(in crate::world::devices) fn end_of_write(&self, len_bytes: u64) -> Nanos {
+        self.config.costs.end_of(len_bytes)
     }
 
     /// Notes the context and the order of an ended cipher.
@@ -147,8 +157,12 @@ impl Devices {
             (SqeOp::Crypt { .. }, _) if step.is_cipher() => mapped.cipher_time(step, cpu),
             (SqeOp::Crypt { .. }, _) => mapped.config.costs.queue_work,
             (SqeOp::Wake | SqeOp::Timeout { .. }, _) => Nanos(0),
-            (SqeOp::Read { buf, .. } | SqeOp::Write { buf, .. }, Below::Memory { ns_per_kib }) => {
-                submit + Nanos(ns_per_kib * u64::from(buf.len_bytes) / 1024)
+            (SqeOp::Read { buf, .. }, Below::Memory { ns_per_kib }) => {
+                submit + copy(ns_per_kib, buf)
+            }
+            // The submitter of a write ends it as well.
+            (SqeOp::Write { buf, .. }, Below::Memory { ns_per_kib }) => {
+                submit + copy(ns_per_kib, buf) + mapped.end_of_write(buf.len_bytes.into())
             }
             _ => submit,
         }
@@ -313,6 +327,11 @@ impl Devices {
         let each = if sorts { costs.batch + costs.sort } else { costs.batch };
         Nanos(each.0 * sectors.len() as u64)
     }
+}
+
+/// Time of the copy of a buffer into memory, or out of it.
+fn copy(ns_per_kib: u64, buf: BufRef) -> Nanos {
+    Nanos(ns_per_kib * u64::from(buf.len_bytes) / 1024)
 }
 
 /// The io-context of a bio below the target.

@@ -81,6 +81,8 @@ fn costs() -> MappedCosts {
         jitter_percent: 10,
         remote_percent: 20,
         part: Nanos(500),
+        end: Nanos(0),
+        end_page: Nanos(0),
         queue_work: Nanos(300),
         batch: Nanos(200),
         sort: Nanos(100),
@@ -288,6 +290,45 @@ fn writes_wait_for_a_request_and_go_on() {
     config.queue.nr_requests = 4;
     let outcome = outcome(&config, MIXED);
     assert!(outcome.causes.queue.parked > 100, "{:?}", outcome.causes.queue);
+}
+
+/// One write at a time over memory: the end of each is paid once, by its length, and its submitter
+/// waits for it.
+#[test]
+fn end_of_a_write_costs_its_context_a_fixed_part_and_each_page() {
+    let (end, end_page) = (Nanos(1_500), Nanos(150));
+    let load = Load { jobs: 1, each: 40, depth: 1, kib: 256, reads_percent: 0 };
+    let of = |preset, below, costs: MappedCosts| {
+        let mut config = config(preset, "deadline", below);
+        let mapped = config.mapped.as_mut().unwrap();
+        (mapped.costs, mapped.bio_sectors) = (costs, None);
+        outcome(&config, load)
+    };
+    let free = MappedCosts { jitter_percent: 0, ..costs() };
+    let paid = MappedCosts { end, end_page, ..free };
+    let each = end.0 + 64 * end_page.0;
+    for preset in ["inline", "A"] {
+        let before = of(preset, Below::Memory { ns_per_kib: 0 }, free);
+        let after = of(preset, Below::Memory { ns_per_kib: 0 }, paid);
+        assert_eq!(after.cpu_busy.0 - before.cpu_busy.0, 40 * each, "{preset}");
+        assert_eq!(after.ended.0 - before.ended.0, 40 * each, "{preset}");
+    }
+    let before = of("inline", Below::Queue, free);
+    let after = of("inline", Below::Queue, paid);
+    assert_eq!(after.cpu_busy.0 - before.cpu_busy.0, 40 * each, "an interrupt ends them");
+}
+
+#[test]
+fn end_of_a_read_is_paid_after_its_cipher() {
+    let load = Load { jobs: 1, each: 40, depth: 1, kib: 256, reads_percent: 100 };
+    let busy = |end| {
+        let mut config = config("A", "none", Below::Memory { ns_per_kib: 0 });
+        let mapped = config.mapped.as_mut().unwrap();
+        mapped.bio_sectors = None;
+        mapped.costs = MappedCosts { jitter_percent: 0, end: Nanos(end), ..costs() };
+        outcome(&config, load).cpu_busy.0
+    };
+    assert_eq!(busy(1_500) - busy(0), 40 * 1_500);
 }
 
 /// A worker with a nice value of -20 runs as soon as it is woken, in place of the submitter.
