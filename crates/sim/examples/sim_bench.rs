@@ -204,6 +204,7 @@ fn world(elevator: &str) -> Config {
             interrupt: Nanos(1_000),
             complete: Nanos(500),
             governor: None,
+            shared_core_percent: None,
         },
         cache: CacheConfig {
             memory_bytes: 32 << 20,

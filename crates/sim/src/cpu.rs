@@ -19,9 +19,12 @@
 //! Time is conserved: the busy time of CPUs is the sum of their threads' use, the switches, and
 //! interrupts without a thread.
 //!
-//! Left out: weights, caches, hyper-threads; interrupts always run at full speed. The world defines
-//! the costs of calls.
+//! Two CPUs may share a core (`cpu/cores.rs`).
+//!
+//! Left out: weights, caches; interrupts always run at full speed. The world defines the costs of
+//! calls.
 
+mod cores;
 mod eevdf;
 mod ends;
 mod fair;
@@ -124,7 +127,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 16 fields: the costs of the simulated machine, its scheduler and its governor.
+// 17 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -162,6 +165,9 @@ pub struct Costs {
     pub complete: Nanos,
     /// Frequency governor; `None` means constant full speed.
     pub governor: Option<Governor>,
+    /// Speed of each of the two CPUs of a core when both are busy, in percent; `None`: each CPU is
+    /// a core.
+    pub shared_core_percent: Option<u32>,
 }
 
 /// Counters of CPUs.
@@ -254,6 +260,8 @@ pub struct Cpus {
     ends: Ends,
     /// CPUs without a running thread.
     idle: CpuSet,
+    /// First CPUs of cores without a running thread; only maintained where CPUs share cores.
+    idle_cores: CpuSet,
     /// CPUs with threads in their run queue.
     crowded: CpuSet,
     /// Number of threads in all run queues.
@@ -267,19 +275,24 @@ impl Cpus {
     /// CPUs without threads.
     ///
     /// # Panics
-    /// The topology has no CPU.
+    /// The topology has no CPU, or half a core, or a core with shared speed 0.
     #[must_use]
     pub fn new(topology: Topology, costs: Costs) -> Self {
         assert!(topology.cpus() > 0, "there is a CPU");
+        let is_whole = |percent: u32| percent > 0 && topology.cpus_per_socket.is_multiple_of(2);
+        assert!(costs.shared_core_percent.is_none_or(is_whole), "a socket has whole cores");
         let count = usize::from(topology.cpus());
         let mut idle = CpuSet::new(count);
         (0..count).for_each(|cpu| idle.set(cpu, true));
+        let mut idle_cores = CpuSet::new(count);
+        (0..count).step_by(2).for_each(|cpu| idle_cores.set(cpu, true));
         Self {
             topology,
             costs,
             cpus: vec![Cpu::default(); count],
             ends: Ends::new(count),
             idle,
+            idle_cores,
             crowded: CpuSet::new(count),
             queued: 0,
             threads: Vec::new(),
@@ -444,8 +457,8 @@ impl Cpus {
         if self.cpus[last].current.is_none() {
             return last;
         }
-        let near = self.idle.first_in(neighbours.clone());
-        if let Some(idle) = near.or_else(|| self.idle.first_in(allowed.clone())) {
+        let near = self.idle_in(neighbours.clone());
+        if let Some(idle) = near.or_else(|| self.idle_in(allowed.clone())) {
             return idle;
         }
         let order =
@@ -506,7 +519,7 @@ impl Cpus {
     /// A preempted thread continues on an idle CPU.
     fn call_idle(&mut self, now: Nanos, thread: ThreadId) {
         let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
-        if let Some(idle) = self.idle.first_in(affinity.allowed(self.topology, last)) {
+        if let Some(idle) = self.idle_in(affinity.allowed(self.topology, last)) {
             self.pick(now + self.costs.ipi + self.costs.idle_exit, idle);
         }
     }
@@ -542,6 +555,7 @@ impl Cpus {
             burst = cpu.clock.stretch(now, burst, governor);
         }
         let thread = cpu.current.expect("a thread was taken");
+        let burst = self.shared(now, at, burst);
         self.ends.set(at, now + burst);
         // Its debt was counted on arrival.
         let burst = burst - debt;
@@ -565,19 +579,19 @@ impl Cpus {
         self.pick(now, at);
     }
 
-    /// Removes the running thread; returns it with the end of its burst.
+    /// Removes the running thread; returns it with the end of its burst. The CPU is idle only if it
+    /// then picks no other.
     fn leave(&mut self, at: usize) -> (ThreadId, Nanos) {
         let thread = self.cpus[at].current.take().expect("a thread runs there");
-        self.idle.set(at, true);
         (thread, self.ends.set(at, NEVER))
     }
 
-    /// Gives an idle CPU a thread of its queue, or of the longest one.
+    /// Gives a CPU without a thread one of its queue, or of the longest one.
     fn pick(&mut self, now: Nanos, at: usize) {
         // The debt is part of the interrupted time.
         self.cpus[at].debt = Nanos(0);
         if self.queued == 0 {
-            return;
+            return self.set_idle(at, true, now);
         }
         let own = match self.costs.scheduler {
             Scheduler::Cfs => self.cpus[at].queue.pop(),
@@ -586,7 +600,9 @@ impl Cpus {
         if own.is_some() {
             self.leaves_queue(at);
         }
-        let Some(thread) = own.or_else(|| self.steal(now, at)) else { return };
+        let Some(thread) = own.or_else(|| self.steal(now, at)) else {
+            return self.set_idle(at, true, now);
+        };
         let ready = self.threads[thread.0 as usize].ready;
         let cpu = &mut self.cpus[at];
         let now = now.max(ready).max(cpu.interrupted_until);
@@ -595,8 +611,8 @@ impl Cpus {
         (cpu.began, cpu.since) = (now, now + cost);
         (cpu.reschedule, cpu.last) = (false, Some(thread));
         cpu.current = Some(thread);
-        self.idle.set(at, false);
         self.ends.set(at, now + cost);
+        self.set_idle(at, false, now);
         self.counters.busy = self.counters.busy + cost;
         if switches {
             self.counters.switches += 1;

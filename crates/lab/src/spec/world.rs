@@ -89,6 +89,7 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         interrupt: ns(&mut costs, "interrupt_ns", 3_000)?,
         complete: ns(&mut costs, "complete_ns", 2_000)?,
         governor: governor(&mut machine)?,
+        shared_core_percent: shared_core(&mut machine, topology)?,
     };
     costs.finish()?;
     let every = us(&mut machine, "housekeeping_us", 0)?;
@@ -96,6 +97,16 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
     machine.finish()?;
     let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
     Ok((topology, read, housekeeping))
+}
+
+/// Reads the number of CPUs of a core, and their speed when both are busy.
+fn shared_core(machine: &mut Section<'_>, topology: Topology) -> Result<Option<u32>, Error> {
+    let cpus = machine.number("cpus_per_core", 1..=2, 1u32)?;
+    let percent = machine.number("shared_core_percent", 1..=100, 60)?;
+    if cpus == 2 && !topology.cpus_per_socket.is_multiple_of(2) {
+        return Err(machine.wrong_key("cpus_per_core", "is 2, but cpus_per_socket is odd"));
+    }
+    Ok((cpus == 2).then_some(percent))
 }
 
 /// Reads the CPU frequency governor; the defaults are those of `ondemand`.

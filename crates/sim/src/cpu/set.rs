@@ -18,6 +18,10 @@ impl CpuSet {
         *word = if is_member { *word | bit } else { *word & !bit };
     }
 
+    pub(super) fn contains(&self, cpu: usize) -> bool {
+        self.0[cpu / 64] >> (cpu % 64) & 1 == 1
+    }
+
     /// The first CPU of the set in a range.
     pub(super) fn first_in(&self, range: Range<usize>) -> Option<usize> {
         let mut at = range.start;

@@ -19,6 +19,7 @@ const COSTS: Costs = Costs {
     interrupt: Nanos(0),
     complete: Nanos(0),
     governor: None,
+    shared_core_percent: None,
 };
 const CPU0: CpuId = CpuId(0);
 
@@ -30,6 +31,13 @@ fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
 
 fn cpus_under(scheduler: Scheduler, (sockets, cpus_per_socket): (u16, u16)) -> Cpus {
     Cpus::new(Topology { sockets, cpus_per_socket }, Costs { scheduler, ..COSTS })
+}
+
+/// CPUs of which each two are a core, with the speed of two busy ones.
+fn siblings(shared_core_percent: u32, cpus_per_socket: u16) -> Cpus {
+    let shared_core_percent = Some(shared_core_percent);
+    let topology = Topology { sockets: 1, cpus_per_socket };
+    Cpus::new(topology, Costs { shared_core_percent, ..COSTS })
 }
 
 /// Lets every thread run bursts of `burst` until `end`; returns the number of turns of each.
@@ -176,6 +184,7 @@ fn no_cpu_idles_while_a_thread_waits_that_may_run_there() {
         for scheduler in SCHEDULERS {
             random_world(cpus_under(scheduler, (2, 2)), 12, seed, 400_000);
         }
+        random_world(siblings(60, 6), 12, seed, 400_000);
     }
 }
 
@@ -425,9 +434,12 @@ impl OfNobody {
 /// without a thread. No CPU is busy for longer than the elapsed time.
 #[test]
 fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_there_is() {
-    for seed in 0..20 {
+    for (seed, shared_core_percent) in
+        (0..40).map(|seed| (seed, [None, Some(60)][seed as usize % 2]))
+    {
         let mut random = blockyard_workload::random::Random::new(seed, 0);
-        let mut cpus = cpus(2, 2);
+        let topology = Topology { sockets: 2, cpus_per_socket: 2 };
+        let mut cpus = Cpus::new(topology, Costs { shared_core_percent, ..COSTS });
         let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
         let mut nobody = OfNobody::default();
         let mut now = Nanos(0);
@@ -481,5 +493,66 @@ fn busy_cpu_is_busy_for_exactly_as_long_as_time_passes() {
             cpus.run(now, cpu, Nanos(1 + random.below(2_000)));
             cpus.charge(now, cpu, Nanos(random.below(100)));
         }
+    }
+}
+
+/// Wakes a thread on an idle CPU; returns the start of its first burst, of this length.
+fn begins(cpus: &mut Cpus, now: u64, on: u16, burst: u64) -> (ThreadId, u64) {
+    let thread = cpus.spawn(Affinity::Cpu(CpuId(on)));
+    assert!(cpus.wake(Nanos(now), thread, CpuId(on), Nanos(0)));
+    let start = cpus.ends.of(usize::from(on));
+    assert_eq!(cpus.take(start), Some((CpuId(on), thread)));
+    cpus.run(start, CpuId(on), Nanos(burst));
+    (thread, start.0)
+}
+
+/// The rest of a burst takes longer from the moment at which the sibling has a thread, and is
+/// short again when that one has ended. The time counts as the thread's.
+#[test]
+fn burst_is_stretched_while_the_sibling_is_busy() {
+    let mut cpus = siblings(50, 2);
+    let (first, start) = begins(&mut cpus, 0, 0, 100_000);
+    assert_eq!(cpus.next_event(), Some(Nanos(start + 100_000)));
+    let (second, began) = begins(&mut cpus, 40_000, 1, 100_000);
+    // The switch of the sibling is work of the core as well.
+    let shared_from = began - COSTS.switch.0;
+    let left = start + 100_000 - shared_from;
+    assert_eq!(cpus.next_event(), Some(Nanos(shared_from + 2 * left)));
+    cpus.exit(Nanos(shared_from + 20_000), second);
+    let end = shared_from + 20_000 + (left - 10_000);
+    assert_eq!(cpus.next_event(), Some(Nanos(end)));
+    assert_eq!(cpus.used(first), Nanos(end - start), "10 us more than its work");
+    assert_eq!(end - start, 110_000);
+}
+
+/// A burst that ends before the sibling begins ends when it did.
+#[test]
+fn burst_that_ends_before_the_sibling_begins_keeps_its_end() {
+    let mut cpus = siblings(50, 2);
+    let (_, start) = begins(&mut cpus, 0, 0, 10_000);
+    let other = cpus.spawn(Affinity::Cpu(CpuId(1)));
+    // Its waker has work to do before.
+    assert!(cpus.wake(Nanos(start + 1_000), other, CpuId(1), Nanos(50_000)));
+    assert_eq!(cpus.next_event(), Some(Nanos(start + 10_000)));
+}
+
+/// Two busy siblings do twice the shared speed, and two cores twice the full speed.
+#[test]
+fn core_does_twice_the_shared_speed_and_no_more() {
+    // Thread n was last on CPU n, modulo the number of CPUs.
+    let work = |percent, cpus_per_socket, awake: [usize; 2]| {
+        let mut cpus = siblings(percent, cpus_per_socket);
+        let threads: Vec<ThreadId> = (0..=awake[1]).map(|_| cpus.spawn(Affinity::Any)).collect();
+        awake.iter().for_each(|at| {
+            cpus.wake(Nanos(0), threads[*at], CPU0, Nanos(0));
+        });
+        turns(&mut cpus, 1_000, 6_000_000).iter().sum::<u64>()
+    };
+    let near = |turns: u64, expected: u64| turns.abs_diff(expected) <= expected / 100;
+    for percent in [50, 60, 100] {
+        let one_core = work(percent, 2, [0, 1]);
+        assert!(near(one_core, 6_000 * 2 * u64::from(percent) / 100), "{one_core} at {percent} %");
+        let two_cores = work(percent, 4, [0, 4]);
+        assert!(near(two_cores, 12_000), "{two_cores}: it wakes up on the idle core");
     }
 }

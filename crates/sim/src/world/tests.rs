@@ -35,6 +35,7 @@ fn costs() -> Costs {
         interrupt: Nanos(2_000),
         complete: Nanos(1_000),
         governor: None,
+        shared_core_percent: None,
     }
 }
 
