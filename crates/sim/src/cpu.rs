@@ -94,21 +94,28 @@ pub enum Affinity {
     Cpu(CpuId),
     /// The CPUs of this socket.
     Socket(u16),
+    /// The CPUs of a set ([`Cpus::set_of`]).
+    Set(SetId),
 }
 
+/// A set of CPUs on which threads may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetId(u32);
+
 impl Affinity {
-    fn allows(self, topology: Topology, at: usize) -> bool {
+    fn allows(self, topology: Topology, sets: &[CpuSet], at: usize) -> bool {
         match self {
             Self::Any => true,
             Self::Cpu(cpu) => usize::from(cpu.0) == at,
             Self::Socket(socket) => usize::from(socket) == topology.socket(at),
+            Self::Set(set) => sets[set.0 as usize].contains(at),
         }
     }
 
-    /// The allowed CPUs of a thread that last ran on `last`.
+    /// A range with all allowed CPUs of a thread that last ran on `last`.
     fn allowed(self, topology: Topology, last: usize) -> Range<usize> {
         match self {
-            Self::Any => 0..usize::from(topology.cpus()),
+            Self::Any | Self::Set(_) => 0..usize::from(topology.cpus()),
             Self::Cpu(cpu) => usize::from(cpu.0)..usize::from(cpu.0) + 1,
             Self::Socket(_) => topology.neighbours(last),
         }
@@ -258,6 +265,8 @@ pub struct Cpus {
     costs: Costs,
     cpus: Vec<Cpu>,
     ends: Ends,
+    /// Sets of affinities.
+    sets: Vec<CpuSet>,
     /// CPUs without a running thread.
     idle: CpuSet,
     /// First CPUs of cores without a running thread; only maintained where CPUs share cores.
@@ -291,6 +300,7 @@ impl Cpus {
             costs,
             cpus: vec![Cpu::default(); count],
             ends: Ends::new(count),
+            sets: Vec::new(),
             idle,
             idle_cores,
             crowded: CpuSet::new(count),
@@ -299,6 +309,20 @@ impl Cpus {
             counters: CpuCounters::default(),
             switched: Vec::new(),
         }
+    }
+
+    /// Affinity to some CPUs.
+    ///
+    /// # Panics
+    /// A CPU does not exist.
+    pub fn set_of(&mut self, cpus: &[u16]) -> Affinity {
+        let mut set = CpuSet::new(self.cpus.len());
+        for cpu in cpus.iter().map(|cpu| usize::from(*cpu)) {
+            assert!(cpu < self.cpus.len(), "threads are bound to existing CPUs");
+            set.set(cpu, true);
+        }
+        self.sets.push(set);
+        Affinity::Set(SetId(u32::try_from(self.sets.len() - 1).expect("sets are few")))
     }
 
     /// A new, waiting thread.
@@ -312,6 +336,10 @@ impl Cpus {
             Affinity::Any => number % self.cpus.len(),
             Affinity::Cpu(cpu) => usize::from(cpu.0),
             Affinity::Socket(socket) => usize::from(socket) * per_socket + number % per_socket,
+            Affinity::Set(set) => {
+                let set = &self.sets[set.0 as usize];
+                set.iter().nth(number % set.iter().count()).expect("it is one of them")
+            }
         };
         assert!(last < self.cpus.len(), "threads are bound to existing CPUs");
         self.threads.push(Thread {
@@ -457,12 +485,13 @@ impl Cpus {
         if self.cpus[last].current.is_none() {
             return last;
         }
-        let near = self.idle_in(neighbours.clone());
-        if let Some(idle) = near.or_else(|| self.idle_in(allowed.clone())) {
+        let near = self.idle_in(affinity, neighbours.clone());
+        if let Some(idle) = near.or_else(|| self.idle_in(affinity, allowed.clone())) {
             return idle;
         }
         let order =
             |at: &usize| (self.cpus[*at].queue.len(), *at != last, !neighbours.contains(at), *at);
+        let allowed = allowed.filter(|at| affinity.allows(self.topology, &self.sets, *at));
         allowed.min_by_key(order).expect("it may run on a CPU")
     }
 
@@ -519,7 +548,7 @@ impl Cpus {
     /// A preempted thread continues on an idle CPU.
     fn call_idle(&mut self, now: Nanos, thread: ThreadId) {
         let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
-        if let Some(idle) = self.idle_in(affinity.allowed(self.topology, last)) {
+        if let Some(idle) = self.idle_in(affinity, affinity.allowed(self.topology, last)) {
             self.pick(now + self.costs.ipi + self.costs.idle_exit, idle);
         }
     }
@@ -633,9 +662,9 @@ impl Cpus {
             let near = self.topology.socket(*from) == socket;
             (self.cpus[*from].queue.len(), near, std::cmp::Reverse(*from))
         };
-        let threads = &self.threads;
-        let topology = self.topology;
-        let free = |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(topology, at);
+        let Self { threads, topology, sets, .. } = &*self;
+        let free =
+            |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(*topology, sets, at);
         let crowded = self.crowded.iter();
         let from = crowded.filter(|from| self.cpus[*from].queue.any(free)).max_by_key(order)?;
         let thread = self.cpus[from].queue.last(free)?;

@@ -191,6 +191,11 @@ pub trait Task {
     fn socket(&self) -> Option<u16> {
         None
     }
+
+    /// CPUs that the task is bound to; none: those of its socket.
+    fn cpus(&self) -> &[u16] {
+        &[]
+    }
 }
 
 /// Content of a task's direct requests.

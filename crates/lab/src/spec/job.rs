@@ -13,6 +13,7 @@
 //! ```
 
 use blockyard_engine::priority::Priority;
+use blockyard_sim::cpu::Topology;
 use blockyard_sim::world::Config;
 use blockyard_workload::fio::{Fio, Job, Logs};
 use blockyard_workload::{fsync_tester, tiotest};
@@ -282,14 +283,17 @@ impl JobSpec {
         }
     }
 
-    /// Checks that its files fit into the world.
+    /// Checks that its files and clones fit into the world.
     ///
     /// # Errors
-    /// The files do not fit; the message says why.
+    /// The files or clones do not fit; the message says why.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
         if let Self::Trace(job) = self {
             let fits = job.target.check(&job.trace);
             return fits.map_err(|misfit| Error::new(misfit.to_string()));
+        }
+        if let Self::Fio(jobs, _) = self {
+            jobs.iter().try_for_each(|job| check_place(job, config))?;
         }
         let sectors = config.device.sectors();
         let lens_bytes = self.file_lens_bytes();
@@ -310,6 +314,31 @@ impl JobSpec {
             None => Ok(()),
         }
     }
+}
+
+/// Checks that the sockets and CPUs of a job's clones exist.
+fn check_place(job: &Job, config: &Config) -> Result<(), Error> {
+    let Topology { sockets, .. } = config.topology;
+    let cpus = config.topology.cpus();
+    let name = &job.name;
+    if let Some(socket) = job.clones.nodes.iter().find(|socket| **socket >= sockets) {
+        return Err(Error::new(format!(
+            "numa_cpu_nodes of {name} has socket {socket}, but the machine has {sockets} sockets, \
+             numbered from 0: name existing ones, or raise machine.sockets"
+        )));
+    }
+    if let Some(cpu) = job.clones.cpus.iter().find(|cpu| **cpu >= cpus) {
+        return Err(Error::new(format!(
+            "cpus_allowed of {name} has CPU {cpu}, but the machine has {cpus} CPUs, numbered from \
+             0: name existing ones, or raise machine.cpus_per_socket"
+        )));
+    }
+    if !job.clones.nodes.is_empty() && !job.clones.cpus.is_empty() {
+        return Err(Error::new(format!(
+            "{name} has numa_cpu_nodes and cpus_allowed: keep one of them"
+        )));
+    }
+    Ok(())
 }
 
 fn tiotest_config(section: &mut Section<'_>) -> Result<tiotest::Config, Error> {

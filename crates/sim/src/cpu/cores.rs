@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
 
-use super::Cpus;
+use super::{Affinity, CpuSet, Cpus};
 
 impl Cpus {
     /// The other CPU of the core, with the speed of both when both are busy.
@@ -61,11 +61,14 @@ impl Cpus {
         (running.used, running.virtual_run) = (change(running.used), change(running.virtual_run));
     }
 
-    /// The first idle CPU of a range, if possible of an idle core.
-    pub(super) fn idle_in(&self, range: Range<usize>) -> Option<usize> {
-        let core = self.costs.shared_core_percent;
-        let core = core.and_then(|_| self.idle_cores.first_in(range.clone()));
-        core.or_else(|| self.idle.first_in(range))
+    /// The first idle CPU of a range on which a thread may run, if possible of an idle core.
+    pub(super) fn idle_in(&self, affinity: Affinity, range: Range<usize>) -> Option<usize> {
+        let first = |idle: &CpuSet| match affinity {
+            Affinity::Set(set) => idle.first_of_both(&self.sets[set.0 as usize], range.clone()),
+            _ => idle.first_in(range.clone()),
+        };
+        let core = self.costs.shared_core_percent.and_then(|_| first(&self.idle_cores));
+        core.or_else(|| first(&self.idle))
     }
 }
 

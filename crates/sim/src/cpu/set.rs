@@ -24,9 +24,18 @@ impl CpuSet {
 
     /// The first CPU of the set in a range.
     pub(super) fn first_in(&self, range: Range<usize>) -> Option<usize> {
+        Self::first(range, |word| self.0[word])
+    }
+
+    /// The first CPU in a range that is a member of both sets.
+    pub(super) fn first_of_both(&self, other: &Self, range: Range<usize>) -> Option<usize> {
+        Self::first(range, |word| self.0[word] & other.0[word])
+    }
+
+    fn first(range: Range<usize>, words: impl Fn(usize) -> u64) -> Option<usize> {
         let mut at = range.start;
         while at < range.end {
-            let word = self.0[at / 64] >> (at % 64);
+            let word = words(at / 64) >> (at % 64);
             if word != 0 {
                 let first = at + word.trailing_zeros() as usize;
                 return (first < range.end).then_some(first);
@@ -71,5 +80,11 @@ mod tests {
         ] {
             assert_eq!(set.first_in(range.clone()), first, "{range:?}");
         }
+        let mut other = CpuSet::new(160);
+        for cpu in [4, 64, 131] {
+            other.set(cpu, true);
+        }
+        assert_eq!(set.first_of_both(&other, 0..160), Some(64));
+        assert_eq!(set.first_of_both(&other, 65..160), None);
     }
 }

@@ -127,8 +127,15 @@ fn random_world(mut cpus: Cpus, threads: u32, seed: u64, until: u64) -> (u64, Ve
     let mut habits: Vec<Habit> = Vec::new();
     let mut sleepers = std::collections::BTreeSet::new();
     for number in 0..threads {
-        let affinity = match random.below(4) {
-            0 => Affinity::Cpu(CpuId(random.below(u64::from(cpus.topology.cpus())) as u16)),
+        let any = |random: &mut blockyard_workload::random::Random, cpus: &Cpus| {
+            random.below(u64::from(cpus.topology.cpus())) as u16
+        };
+        let affinity = match random.below(5) {
+            0 => Affinity::Cpu(CpuId(any(&mut random, &cpus))),
+            1 => {
+                let set = [any(&mut random, &cpus), any(&mut random, &cpus)];
+                cpus.set_of(&set)
+            }
             _ => Affinity::Any,
         };
         cpus.spawn(affinity);
@@ -171,8 +178,9 @@ fn random_world(mut cpus: Cpus, threads: u32, seed: u64, until: u64) -> (u64, Ve
 /// Asserts that no CPU is idle while a thread waits that may run there.
 fn assert_work_is_conserved(cpus: &Cpus) {
     for at in 0..cpus.cpus.len() {
-        let may =
-            |thread: &ThreadId| cpus.threads[thread.0 as usize].affinity.allows(cpus.topology, at);
+        let may = |thread: &ThreadId| {
+            cpus.threads[thread.0 as usize].affinity.allows(cpus.topology, &cpus.sets, at)
+        };
         let waits = cpus.cpus.iter().any(|cpu| cpu.queue.any(may));
         assert!(!waits || cpus.cpus[at].current.is_some(), "CPU {at} is idle");
     }
@@ -555,4 +563,22 @@ fn core_does_twice_the_shared_speed_and_no_more() {
         let two_cores = work(percent, 4, [0, 4]);
         assert!(near(two_cores, 12_000), "{two_cores}: it wakes up on the idle core");
     }
+}
+
+/// Threads of a set run on its CPUs only, on each of them, and as long as they have work.
+#[test]
+fn threads_of_a_set_share_its_cpus_and_no_others() {
+    let mut cpus = cpus(2, 2);
+    let set = cpus.set_of(&[1, 2]);
+    let threads: Vec<ThreadId> = (0..4).map(|_| cpus.spawn(set)).collect();
+    threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
+    let mut turns = [0; 4];
+    while let Some(now) = cpus.next_event().filter(|now| now.0 < 1_000_000) {
+        while let Some((cpu, _)) = cpus.take(now) {
+            turns[usize::from(cpu.0)] += 1;
+            cpus.run(now, cpu, Nanos(1_000));
+        }
+    }
+    assert_eq!((turns[0], turns[3]), (0, 0));
+    assert!(turns[1] > 900 && turns[2] > 900, "{turns:?}");
 }

@@ -111,7 +111,12 @@ impl<'a, T: Task> World<'a, T> {
         self.left = tasks.len();
         let tasks = tasks.into_iter().map(|task| (task, false));
         for (task, background) in tasks.chain(background.into_iter().map(|task| (task, true))) {
-            let affinity = task.socket().map_or(Affinity::Any, Affinity::Socket);
+            let affinity = match (task.cpus(), task.socket()) {
+                ([], None) => Affinity::Any,
+                ([], Some(socket)) => Affinity::Socket(socket),
+                ([cpu], _) => Affinity::Cpu(CpuId(*cpu)),
+                (cpus, _) => self.machine.threads.cpus.set_of(cpus),
+            };
             let kind = Kind::Task { background };
             let thread = self.machine.threads.spawn(kind, task.priority(), affinity);
             self.tasks.insert(thread, task);

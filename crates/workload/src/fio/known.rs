@@ -87,7 +87,7 @@ const LENGTH: &str = "the volume has a fixed length";
 const NO_CACHE: &str = "only direct=0 or 1 decides about the page cache";
 const LISTED: &str = "everything is measured and listed";
 const CLOCK: &str = "reading the clock is cheap";
-const WORLD: &str = "the system places the clones; the lab has numa_cpu_nodes";
+const WORLD: &str = "the system places the clones; in the lab, numa_cpu_nodes and cpus_allowed do";
 const DEVICE: &str = "it concerns device-specific commands";
 
 /// Ignored options, and the reasons.
@@ -302,9 +302,9 @@ mod tests {
         let options = IGNORED.iter().chain(REFUSED).map(|(name, _)| *name);
         assert!(options.clone().all(|name| seen.insert(name)), "twice");
         let used: Vec<&str> = super::super::options::names().collect();
-        // The lab's jobs use these two options; a volume ignores them.
+        // The lab's jobs use these options; a volume ignores them.
         let both: Vec<&str> = options.filter(|name| used.contains(name)).collect();
-        assert_eq!(both, ["filename", "overwrite"]);
+        assert_eq!(both, ["filename", "overwrite", "cpus_allowed", "cpus_allowed_policy"]);
         let mut engines = BTreeSet::new();
         let names = ENGINES.iter().map(|(name, _)| *name);
         let others = OTHER_ENGINES.iter().map(|(name, _)| *name);

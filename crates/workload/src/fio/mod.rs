@@ -579,6 +579,13 @@ impl Task for FioTask {
             Self::SetUp(_) => None,
         }
     }
+
+    fn cpus(&self) -> &[u16] {
+        match self {
+            Self::Thread(thread) => thread.cpus(),
+            Self::SetUp(_) => &[],
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use super::job::{IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
 use super::lens::Lens;
 use super::pace::RateProcess;
 use super::value::{
-    KbBase, any_duration, duration, flag, microseconds, milliseconds, nodes, number, of_directions,
-    rate, signed_size, size, thousandths,
+    KbBase, any_duration, cpus, duration, flag, microseconds, milliseconds, nodes, number,
+    of_directions, rate, signed_size, size, thousandths,
 };
 use super::verify::{Pattern, Sum};
 use super::zoned;
@@ -63,6 +63,15 @@ const OPTIONS: &[(&str, Set)] = &[
     ("kb_base", set_kb_base),
     ("divide", |job, text| set(&mut job.region.divide, flag(text))),
     ("numa_cpu_nodes", |job, text| set(&mut job.clones.nodes, nodes(text))),
+    ("cpus_allowed", |job, text| set(&mut job.clones.cpus, cpus(text))),
+    ("cpus_allowed_policy", |job, text| {
+        job.clones.splits_cpus = match text {
+            "shared" => false,
+            "split" => true,
+            _ => return Err("it must be shared or split".into()),
+        };
+        Ok(())
+    }),
     ("filename", set_filename),
     ("direct", |job, text| set(&mut job.submission.direct, flag(text))),
     ("buffered", |job, text| set(&mut job.submission.direct, flag(text).map(|buffered| !buffered))),
@@ -522,6 +531,8 @@ mod tests {
             ("offset_increment", "1m"),
             ("divide", ""),
             ("numa_cpu_nodes", "3,0-1"),
+            ("cpus_allowed", "8,2-3"),
+            ("cpus_allowed_policy", "split"),
             ("end_fsync", ""),
             ("norandommap", "1"),
             ("loops", "2"),
@@ -552,6 +563,8 @@ mod tests {
             job.region.offset_increment_bytes = 1 << 20;
             job.region.divide = true;
             job.clones.nodes = vec![3, 0, 1];
+            job.clones.cpus = vec![2, 3, 8];
+            job.clones.splits_cpus = true;
             job.submission.end_fsync = true;
             job.shape.norandommap = true;
             job.end.loops = 2;
@@ -704,6 +717,9 @@ mod tests {
             ("loops", "0", "1 to"),
             ("numa_cpu_nodes", "0-256", "0 to 255"),
             ("numa_cpu_nodes", "x", "as in 0-3"),
+            ("cpus_allowed", "0-4096", "0 to 4095"),
+            ("cpus_allowed", "", "as in 0-3"),
+            ("cpus_allowed_policy", "each", "shared or split"),
         ] {
             let mut job = Job::new("a");
             let error = job.set(key, value).unwrap_err().to_string();

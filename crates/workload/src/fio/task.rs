@@ -766,6 +766,10 @@ impl Task for Thread {
     fn socket(&self) -> Option<u16> {
         self.job.clones.socket(self.clone)
     }
+
+    fn cpus(&self) -> &[u16] {
+        self.job.clones.cpus_of(self.number)
+    }
 }
 
 impl Content for Thread {

@@ -10,6 +10,8 @@ use blockyard_engine::time::Nanos;
 
 /// Greatest number of a NUMA node. Our choice.
 const NODE_MAX: u16 = 255;
+/// Greatest number of a CPU: the lab's machines have 16 sockets of 256 CPUs.
+const CPU_MAX: u16 = 4095;
 /// Greatest depth of parentheses. Our choice.
 const DEPTH_MAX: u32 = 32;
 
@@ -125,15 +127,27 @@ fn time(text: &str, bare: &str) -> Result<Nanos, String> {
 /// Parses distinct numbers and ranges, separated by commas; an empty list is all nodes.
 pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
     let wanted = || format!("it must be sockets from 0 to {NODE_MAX}, each once, as in 0-3 or 0,2");
-    let mut nodes = Vec::new();
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let edge = |text: &str| text.parse::<u16>().ok().filter(|node| *node <= NODE_MAX);
-        let (first, last) = edge(first).zip(edge(last)).ok_or_else(wanted)?;
-        nodes.extend(first..=last);
-    }
+    let nodes = numbers(text, NODE_MAX).ok_or_else(wanted)?;
     let different: BTreeSet<&u16> = nodes.iter().collect();
     if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
+}
+
+/// Parses a set of CPUs, as in `0-3,8`; the result is in order, like fio's mask.
+pub(super) fn cpus(text: &str) -> Result<Vec<u16>, String> {
+    let wanted = || format!("it must be CPUs from 0 to {CPU_MAX}, as in 0-3 or 0,8");
+    let cpus = numbers(text, CPU_MAX).filter(|cpus| !cpus.is_empty()).ok_or_else(wanted)?;
+    Ok(BTreeSet::from_iter(cpus).into_iter().collect())
+}
+
+/// Parses numbers and ranges of them, separated by commas.
+fn numbers(text: &str, max: u16) -> Option<Vec<u16>> {
+    let mut numbers = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let edge = |text: &str| text.parse::<u16>().ok().filter(|number| *number <= max);
+        numbers.extend(edge(first)?..=edge(last)?);
+    }
+    Some(numbers)
 }
 
 /// Parses values for reads, writes and trims, separated by commas. A single value applies to all

@@ -1,4 +1,4 @@
-//! The files, regions and sockets of a job's clones.
+//! The files, regions, sockets and CPUs of a job's clones.
 
 /// The file of a clone, and its region there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Region {
     pub overwrite: bool,
 }
 
-/// Number of the clones, and their sockets.
+/// Number of the clones, and where they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clones {
     /// `numjobs`: number of clones; with [`Self::nodes`] the number on each node.
@@ -29,11 +29,15 @@ pub struct Clones {
     /// `numa_cpu_nodes`: sockets of the clones, in order of the clones; empty: any socket. (In fio
     /// each clone may run on all of these nodes.)
     pub nodes: Vec<u16>,
+    /// `cpus_allowed`: the CPUs of the clones; empty: any CPU.
+    pub cpus: Vec<u16>,
+    /// `cpus_allowed_policy=split`: each clone has one of these CPUs, in turn.
+    pub splits_cpus: bool,
 }
 
 impl Default for Clones {
     fn default() -> Self {
-        Self { numjobs: 1, nodes: Vec::new() }
+        Self { numjobs: 1, nodes: Vec::new(), cpus: Vec::new(), splits_cpus: false }
     }
 }
 
@@ -47,5 +51,16 @@ impl Clones {
     /// Socket of a clone.
     pub(crate) fn socket(&self, clone: u32) -> Option<u16> {
         self.nodes.get((clone / self.numjobs) as usize).copied()
+    }
+
+    /// CPUs of a clone; `number` counts the clones of all jobs, like in fio.
+    pub(crate) fn cpus_of(&self, number: u64) -> &[u16] {
+        match self.cpus.len() as u64 {
+            count if count > 0 && self.splits_cpus => {
+                let own = (number % count) as usize;
+                &self.cpus[own..=own]
+            }
+            _ => &self.cpus,
+        }
     }
 }

@@ -194,6 +194,36 @@ fn bound_queue_encrypts_a_write_on_one_cpu_and_an_unbound_one_on_all_of_the_sock
     assert_eq!((workers("A"), workers("E")), (1, 4));
 }
 
+/// Bound workers encrypt where the job submits, so they show where it runs.
+#[test]
+fn job_runs_on_its_allowed_cpus_and_a_clone_of_split_ones_on_one() {
+    let cpus_of_clones = |cpus: &[u16], splits_cpus| {
+        let mut config = config("A", "none", Below::Memory { ns_per_kib: 0 });
+        config.topology = Topology { sockets: 1, cpus_per_socket: 8 };
+        config.queue.cpus = 8;
+        let job = fio::Job::new("write").with(|job| {
+            job.shape.rw = fio::Rw::Write;
+            job.region.filename = Some("disk".into());
+            job.region.size_bytes = 4 << 20;
+            job.submission.direct = true;
+            job.submission.iodepth = 8;
+            job.clones =
+                fio::Clones { numjobs: 2, nodes: vec![], cpus: cpus.to_vec(), splits_cpus };
+        });
+        let mut fio = fio::Fio::new(vec![job]).unwrap();
+        let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+        let of = crypt(&outcome).cpus_of_writer.values();
+        of.map(|cpus| cpus.iter().map(|cpu| cpu.0).collect()).collect::<Vec<Vec<u16>>>()
+    };
+    let shared = cpus_of_clones(&[2, 5], false);
+    assert!(shared.iter().flatten().all(|cpu| [2, 5].contains(cpu)), "{shared:?}");
+    let mut split = cpus_of_clones(&[2, 5], true);
+    split.sort();
+    assert_eq!(split, [[2], [5]]);
+    let free = cpus_of_clones(&[], false);
+    assert!(free.iter().flatten().any(|cpu| ![2, 5].contains(cpu)), "{free:?}");
+}
+
 /// A sleeper's read takes the sum of all hops: its own work does not overlap with the work of
 /// others for it.
 #[test]
