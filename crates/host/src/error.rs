@@ -24,8 +24,8 @@ pub enum Error {
     },
     /// Another program has the volume open in a way that excludes ours, or the kernel uses it.
     #[error(
-        "{path}: is in use by another program or by another export of this one, or it is mounted or \
-         part of another device; stop that first, or let both only read"
+        "{path}: is in use by another program or by another export of this one, or it is mounted \
+         or part of another device; stop that first, or let both only read"
     )]
     InUse {
         /// File.

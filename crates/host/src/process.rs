@@ -10,8 +10,8 @@ use rustix::process::{
 };
 
 /// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
-/// memory, turns SIGXFSZ into the write error `EFBIG`, and keeps open descriptors from programs that
-/// are started later: one of them may hold a key. Returns a warning for each failed step.
+/// memory, turns SIGXFSZ into the write error `EFBIG`, and keeps open descriptors from programs
+/// that are started later: one of them may hold a key. Returns a warning for each failed step.
 #[must_use]
 pub fn harden() -> Vec<String> {
     let mut warnings = Vec::new();

@@ -3,8 +3,9 @@
 //! As in systemd (`src/shared/tpm2-util.c`), the parent is a primary key of the owner hierarchy, or
 //! the storage root key; the policy is `PolicyPCR`; and the passphrase is the base64 text of the
 //! unsealed bytes. The files between the programs hold nothing secret: an object that only this TPM
-//! can load. A TPM without a resource manager has room for three transient objects, and the programs
-//! leave theirs. So those that were not there before are flushed after each program, and no others.
+//! can load. A TPM without a resource manager has room for three transient objects, and the
+//! programs leave theirs. So those that were not there before are flushed after each program, and
+//! no others.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -326,7 +326,8 @@ fn writes_wait_for_a_request_and_go_on() {
 /// waits for it.
 #[test]
 fn end_of_a_write_costs_its_context_a_fixed_part_and_each_page() {
-    let (end, end_page) = (Nanos(1_500), Nanos(150));
+    let end = Nanos(1_500);
+    let end_page = Nanos(150);
     let load = Load { jobs: 1, each: 40, depth: 1, kib: 256, reads_percent: 0 };
     let of = |preset, below, costs: MappedCosts| {
         let mut config = config(preset, "deadline", below);
