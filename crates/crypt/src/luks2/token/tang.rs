@@ -292,12 +292,29 @@ mod tests {
             stack
         });
         // Compilers move values in pieces.
-        for (secret, bytes) in [("point", &shared[2..66]), ("key", key.as_slice())] {
+        let limbs = limbs(&shared);
+        for (secret, bytes) in
+            [("limbs", &limbs[..]), ("point", &shared[2..66]), ("key", key.as_slice())]
+        {
             for piece in bytes.chunks_exact(8) {
                 let found = stack.windows(piece.len()).any(|window| window == piece);
                 assert!(!found, "a part of the {secret} is on the stack");
             }
         }
+    }
+
+    /// A coordinate as the arithmetic of `p521` keeps it: nine numbers of 58 bits.
+    fn limbs(coordinate: &FieldBytes) -> Vec<u8> {
+        const LIMBS: usize = 9;
+        const LIMB_BITS: usize = 58;
+        let bit = |at: usize| {
+            let byte = coordinate.iter().rev().nth(at / 8).copied().unwrap_or(0);
+            u64::from(byte >> (at % 8) & 1)
+        };
+        let limb = |number: usize| -> u64 {
+            (0..LIMB_BITS).map(|at| bit(number * LIMB_BITS + at) << at).sum()
+        };
+        (0..LIMBS).flat_map(|number| limb(number).to_ne_bytes()).collect()
     }
 
     #[test]
