@@ -19,7 +19,7 @@ use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
-use blockyard_sim::device::flash::FlashConfig;
+use blockyard_sim::device::flash::{FlashConfig, Slow};
 use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
@@ -155,6 +155,9 @@ fn in_world(elevator: &str) -> u64 {
         bus_sector: Nanos(0),
         queue_depth: DEPTH,
         blocks: None,
+        collection: None,
+        write_buffer_sectors: 0,
+        slow: Slow::default(),
     });
     let free = (0..DEPTH).collect();
     let reader = Reader { left: REQUESTS, free, random: Random::new(1, 0) };

@@ -13,7 +13,7 @@ use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Governor, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
-use blockyard_sim::device::flash::{EraseBlocks, FlashConfig};
+use blockyard_sim::device::flash::{Collection, EraseBlocks, FlashConfig, Slow};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
@@ -366,12 +366,33 @@ fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
     let block_kib = section.number("erase_block_kib", 0..=1 << 20, 0u32)?;
     let open = section.number("open_blocks", 1..=65_536, 2)?;
     let close = us(section, "close_block_us", 0)?;
-    let blocks = (block_kib > 0).then_some(EraseBlocks { sectors: block_kib * 2, open, close });
-    if blocks.is_some_and(|blocks| blocks.sectors < page_sectors) {
+    let spare_percent = section.number("spare_percent", 0..=100, 0)?;
+    let free_mib = section.number("free_mib", 0..=SECTORS_MAX / MIB_SECTORS, 0u64)?;
+    let erase = us(section, "erase_us", 3_000)?;
+    let sectors = sectors(section)?;
+    if block_kib > 0 && block_kib * 2 < page_sectors {
         return Err(section.wrong("takes an erase block that holds a page"));
     }
+    let collects = spare_percent > 0;
+    if collects && block_kib == 0 {
+        return Err(section.wrong_key("erase_block_kib", "is what spare_percent collects"));
+    }
+    if collects && sectors / u64::from(page_sectors) >= u64::from(u32::MAX) {
+        return Err(section.wrong("takes 2^32 pages at most with spare_percent: set size_mib"));
+    }
+    let blocks = EraseBlocks { sectors: block_kib * 2, open, close };
+    let collection = Collection {
+        block_sectors: block_kib * 2,
+        spare_percent,
+        free_sectors: free_mib * MIB_SECTORS,
+        erase,
+    };
+    let slow = Slow {
+        per_mille: section.number("slow_per_mille", 0..=1000, 0)?,
+        takes: us(section, "slow_us", 0)?,
+    };
     Ok(FlashConfig {
-        sectors: sectors(section)?,
+        sectors,
         page_sectors,
         channels: section.number("channels", 1..=1024, 1)?,
         read_page: us(section, "read_page_us", 60)?,
@@ -379,7 +400,10 @@ fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
         overhead: us(section, "overhead_us", 10)?,
         bus_sector: ns(section, "bus_sector_ns", 160)?,
         queue_depth: section.number("queue_depth", 1..=65_536, 1)?,
-        blocks,
+        blocks: (block_kib > 0 && !collects).then_some(blocks),
+        collection: collects.then_some(collection),
+        write_buffer_sectors: section.number("write_buffer_kib", 0..=1 << 20, 0u32)? * 2,
+        slow,
     })
 }
 

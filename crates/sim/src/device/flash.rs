@@ -8,20 +8,34 @@
 //! page at a time. The bus carries one command at a time; of the ready commands the one that was
 //! ready first.
 //!
+//! With a write buffer, a write ends when the buffer has room for it; its pages are programmed
+//! afterwards, and reads go before them. Sustained writes fill the buffer, and then wait for the
+//! channels: the write cliff. A power cut does not lose the buffer.
+//!
 //! A page is programmed into an open erase block. The number of open blocks is limited; a write to
 //! another block closes the least recently used one, and closing costs a copy of its missing pages.
 //! So an SD card, with one or two open blocks, writes a hundred times slower at random than in
-//! order; an SSD, which remaps pages (no limit), does not.
+//! order; an SSD, which remaps pages (no limit), does not. With [`Collection`] the SSD also has to
+//! make room: a write pays for the pages that the collection of garbage copies.
 //!
-//! Left out: wear, garbage collection of a full drive, a volatile cache.
+//! Left out: wear, a volatile cache.
+
+mod collection;
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use blockyard_engine::time::{Nanos, earlier};
+use blockyard_workload::random::Random;
 
+use self::collection::Mapping;
 use super::{Command, CommandOp, Device};
+
+pub use self::collection::Collection;
+
+/// Seed of the choice of slow commands.
+const SLOW_SEED: u64 = 1;
 
 /// Parameters of a flash device.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +58,22 @@ pub struct FlashConfig {
     pub queue_depth: u32,
     /// Erase blocks, for a device that maps whole blocks.
     pub blocks: Option<EraseBlocks>,
+    /// Garbage collection, for a device that maps pages.
+    pub collection: Option<Collection>,
+    /// Length of the write buffer in sectors; 0: a write ends when its pages are programmed.
+    pub write_buffer_sectors: u32,
+    /// Commands that take longer.
+    pub slow: Slow,
+}
+
+/// Commands that take longer, for a reason that is not modelled: a read is repeated, the firmware
+/// is busy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slow {
+    /// Of a thousand commands, drawn at random.
+    pub per_mille: u32,
+    /// Additional time.
+    pub takes: Nanos,
 }
 
 /// A mapping by whole blocks.
@@ -61,12 +91,26 @@ pub struct EraseBlocks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Arrival(u64);
 
+/// Work of a channel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Channel {
+    /// End of all its work.
+    ends: Nanos,
+    /// End of its reads, which go before the programs of a write buffer.
+    reads_end: Nanos,
+}
+
 /// The device.
+// 15 fields: one for each part of the device, and its counters.
 #[derive(Debug)]
 pub struct Flash {
     config: FlashConfig,
-    /// End of each channel's work.
-    channels: Vec<Nanos>,
+    channels: Vec<Channel>,
+    mapping: Option<Mapping>,
+    /// Writes in the buffer: the time at which its room is free again, and its sectors.
+    buffered: BinaryHeap<Reverse<(Nanos, u32)>>,
+    buffered_sectors: u32,
+    random: Random,
     /// Commands that wait for the bus, by the time they are ready.
     for_bus: BinaryHeap<Reverse<(Nanos, Arrival, Command)>>,
     /// The command on the bus, and its end.
@@ -94,8 +138,14 @@ impl Flash {
     pub fn new(config: FlashConfig) -> Self {
         assert!(config.channels > 0 && config.page_sectors > 0 && config.queue_depth > 0);
         assert!(config.blocks.is_none_or(|blocks| blocks.open > 0 && blocks.sectors > 0));
+        let mapping =
+            |collection: &Collection| Mapping::new(collection, config.sectors, config.page_sectors);
         Self {
-            channels: vec![Nanos(0); config.channels as usize],
+            channels: vec![Channel::default(); config.channels as usize],
+            mapping: config.collection.as_ref().map(mapping),
+            buffered: BinaryHeap::new(),
+            buffered_sectors: 0,
+            random: Random::new(SLOW_SEED, 0),
             config,
             for_bus: BinaryHeap::new(),
             on_bus: None,
@@ -122,16 +172,74 @@ impl Flash {
         let last = (command.sector.0 + u64::from(command.sectors) - 1) / page_sectors;
         let mut end = ready;
         for page in first..=last {
-            let time = match command.op {
-                CommandOp::Read => self.config.read_page,
-                _ => self.config.program_page + self.open_block(page),
+            let ends = match command.op {
+                CommandOp::Read => self.read_page(ready, page),
+                _ => self.program_page(ready, page),
             };
-            let channel = (page % u64::from(self.config.channels)) as usize;
-            let channel = &mut self.channels[channel];
-            *channel = ready.max(*channel) + time;
-            end = end.max(*channel);
+            end = end.max(ends);
         }
         end
+    }
+
+    /// End of the read of a page. A program of the write buffer that has begun ends first.
+    fn read_page(&mut self, ready: Nanos, page: u64) -> Nanos {
+        let FlashConfig { read_page, program_page, write_buffer_sectors, .. } = self.config;
+        let channel = (page % self.channels.len() as u64) as usize;
+        let channel = &mut self.channels[channel];
+        let starts = if write_buffer_sectors > 0 {
+            let programs = channel.ends.since(ready.min(channel.ends)).0;
+            ready.max(channel.reads_end) + Nanos(programs.checked_rem(program_page.0).unwrap_or(0))
+        } else {
+            ready.max(channel.ends)
+        };
+        channel.ends = channel.ends.max(starts) + read_page;
+        channel.reads_end = starts + read_page;
+        channel.reads_end
+    }
+
+    /// End of the program of a page, after the copies of the collection.
+    fn program_page(&mut self, ready: Nanos, page: u64) -> Nanos {
+        let time = self.config.program_page + self.open_block(page) + self.collect(page);
+        let channel = (page % self.channels.len() as u64) as usize;
+        let channel = &mut self.channels[channel];
+        channel.ends = ready.max(channel.ends) + time;
+        channel.ends
+    }
+
+    /// Time of the collection's copies and erasures for a written page.
+    fn collect(&mut self, page: u64) -> Nanos {
+        let Some((mapping, collection)) = self.mapping.as_mut().zip(self.config.collection) else {
+            return Nanos(0);
+        };
+        let copied = mapping.write(page);
+        let copy = self.config.read_page + self.config.program_page;
+        Nanos(copy.0 * u64::from(copied.pages) + collection.erase.0 * u64::from(copied.blocks))
+    }
+
+    /// Puts a write into the buffer; returns the time at which there is room for it.
+    fn buffer(&mut self, now: Nanos, command: &Command) -> Nanos {
+        let programmed = self.pages(now, command);
+        // A write that is longer than the buffer passes through it.
+        let sectors = command.sectors.min(self.config.write_buffer_sectors);
+        let mut room = now;
+        while let Some(Reverse((free_at, freed))) = self.buffered.peek().copied()
+            && (free_at <= now
+                || self.buffered_sectors + sectors > self.config.write_buffer_sectors)
+        {
+            self.buffered.pop();
+            self.buffered_sectors -= freed;
+            room = room.max(free_at);
+        }
+        self.buffered.push(Reverse((programmed, sectors)));
+        self.buffered_sectors += sectors;
+        room
+    }
+
+    /// Additional time of a command.
+    fn slowness(&mut self) -> Nanos {
+        let Slow { per_mille, takes } = self.config.slow;
+        let is_slow = per_mille > 0 && self.random.below(1000) < u64::from(per_mille);
+        if is_slow { takes } else { Nanos(0) }
     }
 
     /// Cost of opening the block of a page for this page.
@@ -176,6 +284,9 @@ impl Flash {
     fn turn_of_bus(&mut self, now: Nanos) {
         if let Some((_, arrival, command)) = self.on_bus.take() {
             let ends = match command.op {
+                CommandOp::Write { .. } if self.config.write_buffer_sectors > 0 => {
+                    self.buffer(now, &command)
+                }
                 CommandOp::Write { .. } => self.pages(now, &command),
                 _ => now,
             };
@@ -211,7 +322,7 @@ impl Device for Flash {
         assert!(command.sector.0 + u64::from(command.sectors) <= self.config.sectors);
         assert!(self.in_flight < self.config.queue_depth);
         self.in_flight += 1;
-        let ready = now + self.config.overhead;
+        let ready = now + self.config.overhead + self.slowness();
         let arrival = Arrival(self.arrivals);
         self.arrivals += 1;
         match command.op {
@@ -275,6 +386,9 @@ mod tests {
             bus_sector: Nanos(25 * US),
             queue_depth: 1,
             blocks: Some(EraseBlocks { sectors: 8 << 10, open: 2, close: Nanos(150_000 * US) }),
+            collection: None,
+            write_buffer_sectors: 0,
+            slow: Slow::default(),
         })
     }
 
@@ -289,6 +403,9 @@ mod tests {
             bus_sector: Nanos(160),
             queue_depth: 256,
             blocks: None,
+            collection: None,
+            write_buffer_sectors: 0,
+            slow: Slow::default(),
         })
     }
 
@@ -419,6 +536,75 @@ mod tests {
             let in_flight = sum as f64 / now.0 as f64;
             assert!((in_flight / depth as f64 - 1.0).abs() < 0.01, "{in_flight} at {depth}");
         }
+    }
+
+    fn buffered(sectors: u32) -> Flash {
+        Flash::new(FlashConfig { write_buffer_sectors: sectors, ..ssd().config })
+    }
+
+    /// The utilisation law again, behind a buffer.
+    #[test]
+    fn writes_end_in_the_buffer_until_it_is_full_and_then_at_the_rate_of_the_channels() {
+        let mut random = Random::new(5, 0);
+        let mut random = || random.below(1 << 27) * 8;
+        let mut ssd = buffered(2_000 * 8);
+        let first = rate(&mut ssd, 1, 500, |n| writes(n, random(), 8));
+        // Overhead and bus time: 9.28 us.
+        assert!((105_000..108_000).contains(&first), "{first}");
+        let sustained = rate(&mut buffered(64 * 8), 32, 20_000, |n| writes(n, random(), 8));
+        // 16 channels, 200 us a page.
+        assert!((70_000..=80_500).contains(&sustained), "{sustained}");
+    }
+
+    #[test]
+    fn read_waits_for_the_program_that_has_begun_and_not_for_the_buffer() {
+        let mut ssd = buffered(1 << 16);
+        // A hundred pages of one channel, then a read of it.
+        (0..100).for_each(|tag| ssd.start(Nanos(0), writes(tag, u64::from(tag) * 16 * 8, 8)));
+        let mut ended = Vec::new();
+        ssd.advance(Nanos(1_000 * US), &mut ended);
+        assert_eq!(ended.len(), 100);
+        ssd.start(Nanos(1_000 * US), reads(100, 0));
+        ssd.advance(Nanos(30_000 * US), &mut ended);
+        let took = ended[100].0.since(Nanos(1_000 * US));
+        assert!(took >= Nanos(69 * US) && took <= Nanos(269 * US + 280), "{took:?}");
+    }
+
+    #[test]
+    fn random_writes_of_a_full_drive_pay_for_the_collection_and_writes_in_order_do_not() {
+        let collection = Collection {
+            block_sectors: 2_048,
+            spare_percent: 7,
+            free_sectors: 0,
+            erase: Nanos(3_000 * US),
+        };
+        let full = || {
+            let sectors = 100_000 * 8;
+            Flash::new(FlashConfig { sectors, collection: Some(collection), ..ssd().config })
+        };
+        let mut random = Random::new(6, 0);
+        let at_random = rate(&mut full(), 32, 40_000, |n| writes(n, random.below(100_000) * 8, 8));
+        let in_order = rate(&mut full(), 32, 40_000, |n| writes(n, u64::from(n) * 8, 8));
+        assert!(at_random * 4 < in_order, "{at_random} and {in_order} pages a second");
+    }
+
+    #[test]
+    fn slow_commands_are_as_many_as_the_share_says() {
+        let slow = Slow { per_mille: 20, takes: Nanos(1_000 * US) };
+        let mut ssd = Flash::new(FlashConfig { slow, ..ssd().config });
+        let mut now = Nanos(0);
+        let mut slow = 0;
+        for tag in 0..10_000 {
+            ssd.start(now, reads(tag, u64::from(tag) * 8));
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                let next = ssd.next_event().unwrap();
+                ssd.advance(next, &mut ended);
+            }
+            slow += u32::from(ended[0].0.since(now) > Nanos(1_000 * US));
+            now = ended[0].0;
+        }
+        assert!((150..250).contains(&slow), "{slow}");
     }
 
     #[test]

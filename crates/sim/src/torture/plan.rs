@@ -17,7 +17,7 @@ use super::{Storage, TortureConfig};
 use crate::device::Device;
 use crate::device::disk::geometry::{Geometry, SeekTimes, Zone};
 use crate::device::disk::{Disk, DiskConfig, Policy};
-use crate::device::flash::{EraseBlocks, Flash, FlashConfig};
+use crate::device::flash::{EraseBlocks, Flash, FlashConfig, Slow};
 use crate::device::memory::{Memory, MemoryConfig};
 use crate::fault::{Faults, chance};
 use crate::oracle::bound::Settings;
@@ -238,6 +238,9 @@ fn model(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> Mode
                 bus_sector: Nanos(one_of(random, &[160, 25_000])),
                 queue_depth,
                 blocks: one_of(random, &[None, Some(blocks)]),
+                collection: None,
+                write_buffer_sectors: 0,
+                slow: Slow::default(),
             })
         }
         _ => Model::Memory(MemoryConfig {

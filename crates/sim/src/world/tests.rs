@@ -11,7 +11,7 @@ use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Scheduler, Topology};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
-use crate::device::flash::FlashConfig;
+use crate::device::flash::{FlashConfig, Slow};
 use crate::fs::FsConfig;
 use crate::fs::ext3::{DataMode, Ext3Config};
 
@@ -395,6 +395,9 @@ fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
         bus_sector: Nanos(0),
         queue_depth: 64,
         blocks: None,
+        collection: None,
+        write_buffer_sectors: 0,
+        slow: Slow::default(),
     })
 }
 
