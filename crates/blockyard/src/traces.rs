@@ -5,7 +5,7 @@ use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use blockyard_workload::trace::blktrace::{Action, Events};
-use blockyard_workload::trace::{Trace, TraceError, iolog};
+use blockyard_workload::trace::{MAGIC, Trace, TraceError, iolog};
 
 use crate::Error;
 
@@ -53,6 +53,15 @@ pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> 
             .push(format!("{place} lacks {lost} events, which were dropped during the recording"));
     }
     Ok((trace, warnings))
+}
+
+/// Whether a file with these first four bytes is a trace, of any format.
+#[must_use]
+pub fn begin_with(first: &[u8]) -> bool {
+    let first: Result<[u8; 4], _> = first.try_into();
+    let is_trace =
+        |first| Events::begin_with(first) || iolog::begins_with(first) || MAGIC.starts_with(&first);
+    first.is_ok_and(is_trace)
 }
 
 fn open(path: &Path) -> Result<File, Error> {

@@ -73,6 +73,12 @@ impl Progress {
         self.bar.set_message(words);
     }
 
+    /// Sets the number of all steps.
+    #[cfg(feature = "lab")]
+    pub(crate) fn len(&self, steps: u64) {
+        self.bar.set_length(steps);
+    }
+
     /// Sets the number of completed bytes or steps.
     pub(crate) fn at(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);

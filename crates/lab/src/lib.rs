@@ -23,6 +23,7 @@ pub mod compare;
 mod error;
 mod execute;
 mod fio_report;
+pub mod fit_device;
 mod judge;
 mod lines;
 mod measured;

@@ -126,26 +126,78 @@ pub fn search(
     mut searched: impl FnMut(u32, usize),
     progress: Progress<'_>,
 ) -> Result<Found, Error> {
+    let mut found = Found::new(fit);
+    let aim = |factors: &[f64]| distance(fit, factors);
+    explore(experiment, fit, aim, progress, |point, factors| {
+        found.count(fit, point, factors);
+        let is_enough = found.accepted.len() == fit.keep as usize;
+        if found.drawn as usize % BATCH == 0 && !is_enough {
+            searched(found.drawn, found.accepted.len());
+        }
+        !is_enough
+    })?;
+    Ok(found)
+}
+
+/// Searches for the point whose rows are nearest on average. `searched` receives the number of
+/// drawn points.
+pub(crate) fn nearest(
+    experiment: &Experiment,
+    fit: &Fit,
+    mut searched: impl FnMut(u32),
+) -> Result<Point, Error> {
+    let mean =
+        |factors: &[f64]| factors.iter().map(|f| miss(*f)).sum::<f64>() / factors.len() as f64;
+    let mut nearest: Option<(Point, f64)> = None;
+    let mut drawn = 0;
+    // No point is accepted: the search goes on until the last draw.
+    let aim = |factors: &[f64]| 1.0 + mean(factors);
+    explore(experiment, fit, aim, &|_, _| (), |point, factors| {
+        let miss = mean(factors);
+        if nearest.as_ref().is_none_or(|(_, nearest)| miss < *nearest) {
+            nearest = Some((point, miss));
+        }
+        drawn += 1;
+        searched(drawn);
+        true
+    })?;
+    let point = nearest.map(|(point, _)| point);
+    point.ok_or_else(|| Error::new(format!("fit {} draws no point", fit.name)))
+}
+
+/// The miss of a row by its factor, from 0 to 1: half and double miss by one half. A row that is
+/// far off counts little more than one off by a factor of ten, so that it does not decide alone.
+pub(crate) fn miss(factor: f64) -> f64 {
+    1.0 - 1.0 / factor
+}
+
+/// Runs proposed points of the box up to the fit's number of draws, or until `each` returns false
+/// for a point and the factors of its rows. `aim` is the distance from which the search learns.
+fn explore(
+    experiment: &Experiment,
+    fit: &Fit,
+    aim: impl Fn(&[f64]) -> f64,
+    progress: Progress<'_>,
+    mut each: impl FnMut(Point, &[f64]) -> bool,
+) -> Result<(), Error> {
     check(experiment, fit, &corners(fit))?;
     let mut proposal = Proposal::new(fit);
-    let mut found = Found::new(fit);
-    while found.drawn < fit.draws {
-        let left = (fit.draws - found.drawn) as usize;
+    let mut left = fit.draws as usize;
+    while left > 0 {
         let batch = proposal.draw(left.min(BATCH));
+        left -= batch.len();
         let points: Vec<Point> = batch.iter().map(|shares| proposal.point(shares)).collect();
         check(experiment, fit, &points)?;
         let rows = run_batch(experiment, fit, &points, progress)?;
         for ((shares, point), values) in batch.into_iter().zip(points).zip(rows) {
             let factors = factors(experiment, fit, &values);
-            proposal.learn(shares, distance(fit, &factors));
-            found.count(fit, point, &factors);
-            if found.accepted.len() == fit.keep as usize {
-                return Ok(found);
+            proposal.learn(shares, aim(&factors));
+            if !each(point, &factors) {
+                return Ok(());
             }
         }
-        searched(found.drawn, found.accepted.len());
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The box with all sides at their lowest, at their highest, and with one side at either end. A

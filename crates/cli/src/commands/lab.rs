@@ -1,5 +1,7 @@
 //! `blockyard lab`: experiments on a simulated machine.
 
+mod fit_device;
+
 use std::path::{Path, PathBuf};
 
 use blockyard::bench::Place;
@@ -41,6 +43,7 @@ enum LabCommand {
     Trace(TraceArgs),
     Report(ReportArgs),
     Fit(FitArgs),
+    FitDevice(fit_device::FitDeviceArgs),
     Show(ShowArgs),
     Template(TemplateArgs),
 }
@@ -278,6 +281,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::Trace(args) => trace(args),
         LabCommand::Report(args) => report(args),
         LabCommand::Fit(args) => fit(args),
+        LabCommand::FitDevice(args) => fit_device::run(args),
         LabCommand::Show(args) => print(&text_of(&args.experiment)?),
         LabCommand::Template(_) => print(TEMPLATE),
     }

@@ -151,6 +151,16 @@ impl Experiment {
     /// # Errors
     /// The text is invalid; the message names the line.
     pub fn parse(file: &str, text: &str, fits: Option<&str>) -> Result<Self, Error> {
+        Self::parse_with(file, text, fits, Traces::default())
+    }
+
+    /// Like [`Experiment::parse`], with traces that are in memory.
+    pub(crate) fn parse_with(
+        file: &str,
+        text: &str,
+        fits: Option<&str>,
+        traces: Traces,
+    ) -> Result<Self, Error> {
         let tree = Node::parse(file, text)?;
         // Refuse misspelled tables first; otherwise another error would hide them.
         let mut root = Section::of(&tree, "")?;
@@ -159,7 +169,7 @@ impl Experiment {
         }
         root.finish()?;
         let mut root = Section::of(&tree, "")?;
-        let mut experiment = Self::read(&mut root, &tree)?;
+        let mut experiment = Self::read(&mut root, &tree, traces)?;
         let yields = experiment.yields()?;
         experiment.read_judgement(&mut root, &yields)?;
         if let Some(points) = fits {
@@ -179,7 +189,7 @@ impl Experiment {
     }
 
     /// Reads the world, the variants and the grids.
-    fn read(root: &mut Section<'_>, tree: &Node) -> Result<Self, Error> {
+    fn read(root: &mut Section<'_>, tree: &Node, traces: Traces) -> Result<Self, Error> {
         let name = root.needed_text("name")?.to_owned();
         if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') || name.is_empty() {
             return Err(root.wrong_key("name", "takes letters, digits and \"-\""));
@@ -217,7 +227,6 @@ impl Experiment {
         let fits = Vec::new();
         let claims = Vec::new();
         let ensembles = Vec::new();
-        let traces = Traces::default();
         Ok(Self {
             name,
             title,

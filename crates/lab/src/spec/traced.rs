@@ -21,9 +21,9 @@ use crate::Error;
 /// Row of all bios.
 pub(crate) const TRACE_ROW: &str = "trace";
 
-/// Cache of traces.
-#[derive(Debug, Default)]
-pub(crate) struct Traces(Mutex<Known>);
+/// Cache of traces; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traces(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -36,6 +36,12 @@ impl Traces {
     /// Returns the warnings of the traces that were read since the last call.
     pub(super) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warnings)
+    }
+
+    /// Adds a trace that is in memory, under a name that jobs use as its path.
+    pub(crate) fn add(&self, name: &str, trace: Trace) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.traces.insert(PathBuf::from(name), Arc::new(trace));
     }
 
     fn read(&self, path: &Path) -> Result<Arc<Trace>, String> {

@@ -381,6 +381,12 @@ impl Fio {
         listed
     }
 
+    /// The jobs.
+    #[must_use]
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
     /// Logs of the jobs.
     #[must_use]
     pub fn logs(&self) -> &[LogFile] {

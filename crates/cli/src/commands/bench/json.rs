@@ -3,7 +3,9 @@
 
 use blockyard::Volume;
 use blockyard::status::Activity;
-use blockyard_workload::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
+use blockyard_workload::fio::{
+    Fio, Histogram, Job, JobResult, Percentiles, Rw, Spread, Steady, Transfers,
+};
 use serde::Serialize;
 
 use crate::json::{Members, pretty};
@@ -21,13 +23,15 @@ pub(super) struct Report<'a> {
     stages: Option<Activity>,
 }
 
-// 17 fields: each is a key, or a group of keys, of a job in fio's JSON.
+// 18 fields: each is a key, or a group of keys, of a job in fio's JSON.
 #[derive(Serialize)]
 struct JobReport {
     jobname: String,
     groupid: u32,
     numjobs: u32,
     error: i32,
+    #[serde(rename = "job options")]
+    job_options: Members<&'static str, String>,
     job_runtime: u64,
     read: TransfersReport,
     write: TransfersReport,
@@ -170,7 +174,7 @@ impl<'a> Report<'a> {
         Self {
             fio_version: concat!("blockyard-", env!("CARGO_PKG_VERSION")),
             volume: description,
-            jobs: fio.listed().iter().map(JobReport::of).collect(),
+            jobs: fio.listed().iter().map(|result| JobReport::of(fio, result)).collect(),
             conditions: Members::default(),
             stages: None,
         }
@@ -193,14 +197,16 @@ pub(super) fn text(
 }
 
 impl JobReport {
-    fn of(result: &JobResult) -> Self {
+    fn of(fio: &Fio, result: &JobResult) -> Self {
         let (user, system) = result.cpu();
+        let job = fio.jobs().iter().find(|job| job.name == result.name);
         let runtimes_ns: u64 = result.clones.iter().map(|clone| clone.runtime.0).sum();
         Self {
             jobname: result.name.clone(),
             groupid: result.group,
             numjobs: result.numjobs,
             error: result.reported_error().unwrap_or(0),
+            job_options: job.map(options).unwrap_or_default(),
             job_runtime: runtimes_ns / 1_000_000,
             read: TransfersReport::of(result, &result.read),
             write: TransfersReport::of(result, &result.write),
@@ -235,6 +241,25 @@ impl JobReport {
             steadystate: result.steady.as_ref().map(SteadyReport::of),
         }
     }
+}
+
+/// The options that decide about a job's requests. A job of several lengths has no `bs` here.
+fn options(job: &Job) -> Members<&'static str, String> {
+    let shape = &job.shape;
+    let has_one_length = shape.lens.iter().all(Option::is_none);
+    let depth = if job.submission.direct { job.submission.iodepth } else { 1 };
+    let is_mixed = matches!(shape.rw, Rw::ReadWrite | Rw::RandReadWrite);
+    [
+        Some(("rw", shape.rw.name().to_owned())),
+        is_mixed.then(|| ("rwmixread", shape.read_percent.to_string())),
+        has_one_length.then(|| ("bs", shape.block_bytes.to_string())),
+        Some(("iodepth", depth.to_string())),
+        Some(("numjobs", job.clones.numjobs.to_string())),
+        Some(("size", job.region.size_bytes.to_string())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn below_bounds(result: &JobResult, unit: &str) -> Members<String, f64> {
