@@ -212,7 +212,8 @@ mod tests {
     fn collection_begins_when_the_free_space_is_written() {
         let mut random = Random::new(1, 0);
         let mut mapping = mapping(28, 3_000 * 8);
-        let is_collecting = |mapping: &mut Mapping| mapping.write(random.below(PAGES)).pages > 0;
+        let mut is_collecting =
+            |mapping: &mut Mapping| mapping.write(random.below(PAGES)).pages > 0;
         let first = (0..10_000).position(|_| is_collecting(&mut mapping)).unwrap();
         assert!((2_900..3_300).contains(&first), "{first}");
     }
