@@ -4,6 +4,7 @@
 //! after its key was wiped, and just before it ends; in its output, arguments and environment, and
 //! in a core file. A key in use may be only in pages that are locked and kept out of core dumps.
 
+mod commands;
 mod memory;
 mod wiped;
 
@@ -18,21 +19,14 @@ use memory::{Hit, Needle};
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Time limit for strace to attach, and for the server to reach its last system call.
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// The commands that derive or store keys, in an order in which each can run after the others.
-const KEY_VERBS: [&str; 4] = ["add", "change", "convert", "remove"];
-/// The passphrase that they add.
-const SECOND: &str = "second-passphrase-8e1d40c7-of-hygiene";
-/// The passphrase that replaces it.
-const THIRD: &str = "third-passphrase-27fa96b3-of-hygiene";
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Selection of the checks.
 #[derive(clap::Args, Default)]
@@ -61,11 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.run("at its end the memory of dump holds no secret", || subject.at_exit("dump"));
     cases.run("a passphrase from a command leaves no trace", || subject.command());
     cases.run("a passphrase from a token leaves no trace", || subject.token());
-    for verb in KEY_VERBS {
-        let name = format!("at its end the memory of `key {verb}` holds no secret");
-        cases.run(&name, || subject.at_exit_of_key(verb));
-    }
-    cases.run("commands on keys tell no secret", || subject.key_words());
+    commands::run(&mut cases, &subject);
     cases.run("errors of a wrong passphrase do not repeat it", || subject.wrong());
     cases.finish("hygiene")
 }
@@ -106,8 +96,8 @@ impl Subject<'_> {
     /// Both halves of the passphrase, and each 16 bytes of the key: an expanded key begins with
     /// them.
     fn needles(&self) -> Vec<Needle> {
-        let halves =
-            [PASSPHRASE, SECOND, THIRD].map(|pass| pass.as_bytes().split_at(pass.len() / 2));
+        let halves = [PASSPHRASE, commands::SECOND, commands::THIRD]
+            .map(|pass| pass.as_bytes().split_at(pass.len() / 2));
         let halves = halves.into_iter().flat_map(|(one, other)| [one, other]);
         let mut needles: Vec<_> = halves.map(|half| Needle::new("passphrase", half)).collect();
         needles.extend(self.key.chunks(16).map(|part| Needle::new("key", part)));
@@ -207,14 +197,7 @@ impl Subject<'_> {
 
     fn no_core(&self) -> Result<String> {
         let server = self.served("nocore")?;
-        let proc = PathBuf::from(format!("/proc/{}", server.process().0));
-        let limits = fs::read_to_string(proc.join("limits"))?;
-        let core = limits.lines().find(|line| line.starts_with("Max core file size"));
-        let core: Vec<_> = core.unwrap_or_default().split_whitespace().skip(4).take(2).collect();
-        ensure!(core == ["0", "0"], "core file size is limited to {core:?}");
-        // The kernel makes root the owner of a non-dumpable process's files.
-        let owner = fs::metadata(proc.join("mem"))?.uid();
-        ensure!(owner == 0, "the process is dumpable: its memory belongs to uid {owner}");
+        check_no_core(server.process().0)?;
         server.stop()?;
         Ok(String::new())
     }
@@ -268,50 +251,6 @@ impl Subject<'_> {
         let found: Vec<_> = memory::search(&core, &self.needles());
         ensure!(found.is_empty(), "{} hits, first the {}", found.len(), found[0].0);
         Ok(format!("{} MiB searched", core.len() >> 20))
-    }
-
-    /// A command on the keys of a copy of the image, which all of them share.
-    fn words_for_key(&self, verb: &str) -> Result<Vec<String>> {
-        let image = self.lab.path("hygiene-keys.img");
-        if !image.exists() {
-            fs::copy(&self.image, &image)?;
-            self.lab.give(&image)?;
-        }
-        let first = self.lab.pass().display().to_string();
-        let image = image.display().to_string();
-        let second = self.lab.write("second.pass", SECOND)?.display().to_string();
-        let third = self.lab.write("third.pass", THIRD)?.display().to_string();
-        let mut words = vec!["key".into(), verb.to_owned(), image, "--key-file".into()];
-        let new = |key: String| ["--new-keyfile".to_owned(), key];
-        match verb {
-            "add" => words.extend([vec![first], new(second).to_vec()].concat()),
-            "change" => words.extend([vec![second], new(third).to_vec()].concat()),
-            _ => words.push(third),
-        }
-        if verb != "remove" {
-            let cost = ["--pbkdf-memory=65536", "--pbkdf-force-iterations=4"];
-            words.extend(cost.map(str::to_owned));
-        }
-        Ok(words)
-    }
-
-    fn at_exit_of_key(&self, verb: &str) -> Result<String> {
-        let words = self.words_for_key(verb)?;
-        self.search_at_exit(&words, None)
-    }
-
-    /// The outputs of the commands, run after those under strace: a keyslot is added again.
-    fn key_words(&self) -> Result<String> {
-        for verb in KEY_VERBS {
-            let ended = tools::output(&mut self.lab.blockyard(&self.words_for_key(verb)?))?;
-            let said = [ended.stdout, ended.stderr].concat();
-            ensure!(ended.status.success(), "key {verb}: {}", tools::text(&said));
-            ensure!(self.tells(&said).is_none(), "the output of key {verb} contains a secret");
-        }
-        let image = fs::read(self.lab.path("hygiene-keys.img"))?;
-        let found: Vec<_> = memory::search(&image, &self.needles());
-        ensure!(found.is_empty(), "the image contains the {}", found[0].0);
-        Ok(String::new())
     }
 
     /// A program that prints the passphrase. It ends by `exit` (60 on x86-64): strace delays every
@@ -403,7 +342,9 @@ impl Subject<'_> {
         strace.args(["-f", "-qq", "-e", "trace=exit_group", "-o"]).arg(trace);
         strace.args(["-e", "inject=exit_group:delay_enter=30000000"]);
         strace.arg(victim.get_program()).args(victim.get_args()).current_dir(self.lab.dir());
-        let mut strace = Kill(strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let said = self.lab.path("exit.said");
+        let output = File::create(&said)?;
+        let mut strace = Kill(strace.stdout(output.try_clone()?).stderr(output).spawn()?);
         if let Some(socket) = socket {
             let up = until(PATIENCE, || content::read(socket).is_ok());
             ensure!(up, "the server did not come up under strace");
@@ -426,6 +367,10 @@ impl Subject<'_> {
         let hits = memory::scan(victim, &self.needles())?;
         ensure!(hits.is_empty(), "{} hits: {}", hits.len(), memory::list(&hits));
         ensure!(leaving(victim), "it was gone before the search ended");
+        check_no_core(victim)?;
+        let said = fs::read(said)?;
+        ensure!(self.tells(&said).is_none(), "its output contains a secret");
+        ensure!(succeeds(victim), "it fails: {}", tools::text(&said));
         Ok(String::new())
     }
 
@@ -467,11 +412,33 @@ fn child_of(pid: u32) -> Option<u32> {
 
 /// Whether a thread of the process is in `exit_group` (231 on x86-64).
 fn leaving(pid: u32) -> bool {
+    is_in_call(pid, "231 ")
+}
+
+/// Whether it leaves with exit code 0.
+fn succeeds(pid: u32) -> bool {
+    is_in_call(pid, "231 0x0 ")
+}
+
+fn is_in_call(pid: u32, beginning: &str) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     tasks.flatten().any(|task| {
         let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
-        call.starts_with("231 ")
+        call.starts_with(beginning)
     })
+}
+
+/// Checks that the process leaves no core file.
+fn check_no_core(pid: u32) -> Result<()> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let limits = fs::read_to_string(proc.join("limits"))?;
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let core: Vec<_> = core.unwrap_or_default().split_whitespace().skip(4).take(2).collect();
+    ensure!(core == ["0", "0"], "core file size is limited to {core:?}");
+    // The kernel makes root the owner of a non-dumpable process's files.
+    let owner = fs::metadata(proc.join("mem"))?.uid();
+    ensure!(owner == 0, "the process is dumpable: its memory belongs to uid {owner}");
+    Ok(())
 }
 
 /// A child that is killed at the end of the check.
