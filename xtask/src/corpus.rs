@@ -33,13 +33,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let dir = find()?;
-    tools::need("xz")?;
-    let text = fs::read_to_string(dir.join("manifest.json")).context("the corpus's manifest")?;
-    let manifest: Vec<Value> = serde_json::from_str(&text).context("the corpus's manifest")?;
     let lab = Lab::new()?;
-    let corpus = Corpus { lab: &lab, dir };
-    corpus.keys()?;
+    let (corpus, manifest) = Corpus::open(&lab)?;
     let mut cases = Cases::new(args.only.as_deref());
     for entry in &manifest {
         let volume = Entry(entry);
@@ -63,10 +58,10 @@ fn find() -> Result<PathBuf> {
 }
 
 /// One line of the manifest.
-struct Entry<'a>(&'a Value);
+pub(crate) struct Entry<'a>(pub(crate) &'a Value);
 
 impl Entry<'_> {
-    fn word(&self, field: &str) -> &str {
+    pub(crate) fn word(&self, field: &str) -> &str {
         self.0[field].as_str().unwrap_or_default()
     }
 
@@ -74,18 +69,31 @@ impl Entry<'_> {
         self.word("format_options").split_whitespace().collect()
     }
 
-    fn is(&self, names: &[&str]) -> bool {
+    /// Whether its name or its type is one of these.
+    pub(crate) fn is(&self, names: &[&str]) -> bool {
         names.contains(&self.word("name")) || names.contains(&self.word("type"))
     }
 }
 
 /// The corpus, unpacked into the lab on demand.
-struct Corpus<'a> {
+pub(crate) struct Corpus<'a> {
     lab: &'a Lab,
     dir: PathBuf,
 }
 
-impl Corpus<'_> {
+impl<'a> Corpus<'a> {
+    /// The corpus, and the lines of its manifest.
+    pub(crate) fn open(lab: &'a Lab) -> Result<(Self, Vec<Value>)> {
+        let dir = find()?;
+        tools::need("xz")?;
+        let text =
+            fs::read_to_string(dir.join("manifest.json")).context("the corpus's manifest")?;
+        let manifest = serde_json::from_str(&text).context("the corpus's manifest")?;
+        let corpus = Corpus { lab, dir };
+        corpus.keys()?;
+        Ok((corpus, manifest))
+    }
+
     /// Copies the key files, because the server's user cannot read the checkout.
     fn keys(&self) -> Result<()> {
         let keys = self.dir.join("keys");
@@ -97,7 +105,7 @@ impl Corpus<'_> {
         Ok(())
     }
 
-    fn key(&self, path: &str) -> PathBuf {
+    pub(crate) fn key(&self, path: &str) -> PathBuf {
         match path.strip_prefix("keys/") {
             Some(name) => self.lab.path(&format!("key-{name}")),
             None => PathBuf::from(path),
@@ -111,9 +119,27 @@ impl Corpus<'_> {
         self.lab.write(as_name, bytes)
     }
 
+    /// The image of a volume, and its detached header.
+    pub(crate) fn files(&self, volume: &Entry) -> Result<(PathBuf, Option<PathBuf>)> {
+        let image = self.unpack(volume.word("image"), volume.word("image_sha256"), "corpus.img")?;
+        let header = volume.0["header"]
+            .as_str()
+            .map(|header| self.unpack(header, volume.word("header_sha256"), "corpus.hdr"));
+        Ok((image, header.transpose()?))
+    }
+
+    /// The content of a volume.
+    pub(crate) fn plaintext(&self, volume: &Entry) -> Result<Vec<u8>> {
+        let mut plain = fs::read(self.dir.join("plaintext.bin"))?;
+        let len = usize::try_from(volume.0["plaintext_bytes"].as_u64().unwrap_or(0))?;
+        ensure!(len <= plain.len(), "plaintext.bin is too short");
+        plain.truncate(len);
+        Ok(plain)
+    }
+
     /// The arguments that open this volume, and the file for standard input.
     fn words(&self, volume: &Entry) -> Result<(Vec<String>, Option<PathBuf>)> {
-        let image = self.unpack(volume.word("image"), volume.word("image_sha256"), "corpus.img")?;
+        let (image, header) = self.files(volume)?;
         let image = image.display().to_string();
         if volume.is(BY_TABLE) || volume.word("name") == "pl-xts-size" {
             let table = volume.word("dm_table").replace("DEV", &image);
@@ -137,8 +163,7 @@ impl Corpus<'_> {
             }
             return Ok((words, stdin.filter(|path| path != Path::new("/dev/null"))));
         }
-        if let Some(header) = volume.0["header"].as_str() {
-            let header = self.unpack(header, volume.word("header_sha256"), "corpus.hdr")?;
+        if let Some(header) = header {
             words.extend(["--header".into(), header.display().to_string()]);
         }
         let key = self.key(volume.word("key_file"));
@@ -202,9 +227,7 @@ impl Corpus<'_> {
         if sum(got) == volume.word("plaintext_sha256") {
             return Ok(());
         }
-        let plain = fs::read(self.dir.join("plaintext.bin"))?;
-        let len = usize::try_from(volume.0["plaintext_bytes"].as_u64().unwrap_or(0))?;
-        content::same(got, plain.get(..len).context("plaintext.bin is too short")?)
+        content::same(got, &self.plaintext(volume)?)
     }
 }
 

@@ -18,6 +18,7 @@ mod dist;
 mod fuzz;
 mod hygiene;
 mod interop;
+mod keys;
 mod lab;
 mod markdown;
 mod mutants;
@@ -55,6 +56,8 @@ enum Command {
     Test,
     /// Serve and dump every corpus volume and compare checksums.
     Corpus(corpus::Args),
+    /// Each command on keys and headers, and what cryptsetup makes of the volumes that it left.
+    Keys(keys::Args),
     /// Foreign clients, foreign servers and the real kernel against the binary.
     Interop(interop::Args),
     /// Search passphrase and key in memory, logs, argv, environment and core files.
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Test => test::run(),
         Command::Corpus(args) => corpus::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Interop(args) => interop::run(&args),
         Command::Hygiene(args) => hygiene::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
