@@ -123,6 +123,8 @@ pub struct Origin {
     /// `REQ_SYNC` of a write: the submitter waits for it. Reads are always synchronous: see
     /// [`Bio::is_sync`].
     pub sync: bool,
+    /// `REQ_NOIDLE` of a synchronous write: the submitter announces no further one.
+    pub noidle: bool,
     /// Number of the bio if the world measures its time.
     pub sample: Sample,
 }

@@ -28,7 +28,9 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::FileId;
 
 use super::journal::runs;
-use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, extents, within};
+use super::{
+    BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, SyncRule, extents, within,
+};
 
 /// Parameters of a log.
 #[derive(Clone, Copy, Debug)]
@@ -342,6 +344,10 @@ impl FileSystem for Log {
 
     fn file_pages(&self, file: FileId) -> u64 {
         self.files.get(&file).map_or(0, |blocks| blocks.len() as u64)
+    }
+
+    fn sync_rule(&self) -> SyncRule {
+        SyncRule::SegmentEnd { blocks: u64::from(self.config.segment_blocks) }
     }
 
     fn commit(&mut self) -> Option<Commit> {

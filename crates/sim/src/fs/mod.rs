@@ -44,6 +44,13 @@ pub struct Extent {
     pub pages: u64,
 }
 
+impl Extent {
+    /// The block after its last.
+    pub(crate) fn end_block(&self) -> u64 {
+        self.sector / BLOCK_SECTORS + self.pages
+    }
+}
+
 /// Actions of a commit, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
@@ -62,6 +69,19 @@ pub struct CommitStep {
     pub preflush: bool,
     /// FUA: they are on the medium at their end.
     pub fua: bool,
+}
+
+/// The synchronous writes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncRule {
+    /// All that `fsync` writes, and all of a commit for which somebody waits (`WRITE_SYNC`).
+    EachWrite,
+    /// The last of each partial segment, regardless of waiters (`nilfs_segbuf_write`): one that ends
+    /// with a segment of this many blocks, and the last of a commit.
+    SegmentEnd {
+        /// Blocks of a segment.
+        blocks: u64,
+    },
 }
 
 /// A file system. Files are in one directory.
@@ -92,6 +112,11 @@ pub trait FileSystem: Debug {
 
     /// Length of the file.
     fn file_pages(&self, file: FileId) -> u64;
+
+    /// Its synchronous writes.
+    fn sync_rule(&self) -> SyncRule {
+        SyncRule::EachWrite
+    }
 
     /// Closes the running transaction, unless it is empty.
     fn commit(&mut self) -> Option<Commit>;

@@ -8,14 +8,14 @@ use blockyard_workload::program::FileId;
 
 use super::config::{Config, Housekeeping};
 use super::devices::Devices;
-use super::in_flight::{Out, Purpose};
+use super::in_flight::{Mark, Out, Purpose};
 use super::machine::Machine;
 use super::thread::{Doing, Kind, Turn};
 use super::threads::Threads;
 use super::trace::Wait;
 use crate::cache::DirtyLevel;
 use crate::cpu::{Affinity, CpuId, ThreadId};
-use crate::fs::CommitStep;
+use crate::fs::{CommitStep, SyncRule};
 
 /// Pause of a thread that finds the queue congested, or too much under write-back
 /// (`congestion_wait(WRITE, HZ / 10)`).
@@ -139,19 +139,22 @@ fn next_step(
     (cpu, thread): (CpuId, ThreadId),
     (mut steps, transaction, sync): (VecDeque<CommitStep>, u64, bool),
 ) -> Turn {
-    let Machine { threads, files, .. } = machine;
+    let Machine { config, threads, files } = machine;
     let Some(step) = steps.pop_front() else {
         threads.set(thread, Doing::Next);
         files.end_commit(threads, transaction);
         return Turn::Run(Nanos(0));
     };
+    let steps_left = steps.len();
     threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
+    let rule = files.fs.sync_rule();
+    let last = step.writes.len().checked_sub(1).filter(|_| steps_left == 0);
     let committer = &mut threads[thread];
     let flush = Out {
         op: Op::Flush,
         sector: 0,
         sectors: 0,
-        sync,
+        mark: Mark::Async,
         preflush: false,
         fua: false,
         purpose: Purpose::Commit,
@@ -161,7 +164,13 @@ fn next_step(
         let sector = *sector;
         let sectors = *sectors;
         let fua = step.fua;
-        committer.outbox.push_back(Out { op: Op::Write, sector, sectors, preflush, fua, ..flush });
+        let mark = match rule {
+            SyncRule::EachWrite if sync => Mark::SyncNoidle,
+            SyncRule::SegmentEnd { .. } if config.sync_flags && last == Some(number) => Mark::Sync,
+            SyncRule::EachWrite | SyncRule::SegmentEnd { .. } => Mark::Async,
+        };
+        let op = Op::Write;
+        committer.outbox.push_back(Out { op, sector, sectors, preflush, fua, mark, ..flush });
     }
     if step.writes.is_empty() && step.preflush {
         committer.outbox.push_back(flush);

@@ -11,13 +11,13 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{DirectOp, FileId};
 
 use super::config::Config;
-use super::in_flight::{InFlight, Out, Purpose, WriteBacks, WritesUpTo};
+use super::in_flight::{InFlight, Mark, Out, Purpose, WriteBacks, WritesUpTo};
 use super::thread::Doing;
 use super::threads::Threads;
 use super::trace::Wait;
 use crate::cache::{DirtyLevel, PAGE_BYTES, PAGE_SECTORS, PageCache};
 use crate::cpu::ThreadId;
-use crate::fs::{Extent, FileSystem};
+use crate::fs::{Extent, FileSystem, SyncRule};
 
 /// Page cache, file system, journal and write-back.
 pub(super) struct Files<'a> {
@@ -92,7 +92,7 @@ impl<'a> Files<'a> {
         &self,
         outbox: &mut VecDeque<Out>,
         extent: Extent,
-        (op, sync): (Op, bool),
+        (op, mark): (Op, Mark),
         purpose: impl Fn(u64, u64) -> Purpose,
     ) {
         let most = u64::from(self.config.bio_sectors) / PAGE_SECTORS;
@@ -106,7 +106,7 @@ impl<'a> Files<'a> {
                 op,
                 sector,
                 sectors,
-                sync,
+                mark,
                 preflush: false,
                 fua: false,
                 purpose,
@@ -133,7 +133,7 @@ impl<'a> Files<'a> {
                 self.end_holes(file, run, &extents);
             }
             for extent in extents.drain(..) {
-                self.cut(outbox, extent, (Op::Read, false), |page, pages| Purpose::Pages {
+                self.cut(outbox, extent, (Op::Read, Mark::Async), |page, pages| Purpose::Pages {
                     file,
                     page,
                     pages,
@@ -162,6 +162,11 @@ impl<'a> Files<'a> {
         (from, most): (u64, u64),
         sync: bool,
     ) -> (u64, u64) {
+        let rule = self.fs.sync_rule();
+        let mark = match rule {
+            SyncRule::EachWrite if sync => Mark::SyncNoidle,
+            SyncRule::EachWrite | SyncRule::SegmentEnd { .. } => Mark::Async,
+        };
         let mut taken = 0;
         let mut next = from;
         let mut extents = std::mem::take(&mut self.extents);
@@ -173,12 +178,19 @@ impl<'a> Files<'a> {
             self.fs.place(file, run, &mut extents);
             for extent in extents.drain(..) {
                 let number = self.write_backs.begin(file, extent, self.config.bio_sectors);
-                self.cut(outbox, extent, (Op::Write, sync), |page, pages| Purpose::WriteBack {
+                self.cut(outbox, extent, (Op::Write, mark), |page, pages| Purpose::WriteBack {
                     file,
                     page,
                     pages,
                     number,
                 });
+                if let SyncRule::SegmentEnd { blocks } = rule
+                    && self.config.sync_flags
+                    && extent.end_block().is_multiple_of(blocks)
+                    && let Some(last) = outbox.back_mut()
+                {
+                    last.mark = Mark::Sync;
+                }
             }
         }
         self.extents = extents;
@@ -244,9 +256,10 @@ impl<'a> Files<'a> {
         let before = outbox.len();
         let purpose = Purpose::Direct { id };
         let bio = |op, sector, sectors, sync| {
+            let mark = if sync { Mark::Sync } else { Mark::Async };
             let preflush = false;
             let fua = false;
-            Out { op, sector, sectors, sync, preflush, fua, purpose }
+            Out { op, sector, sectors, mark, preflush, fua, purpose }
         };
         match op {
             DirectOp::Bio { op, sync, fua, preflush } => {
@@ -260,7 +273,7 @@ impl<'a> Files<'a> {
                 let mut extents = std::mem::take(&mut self.extents);
                 self.fs.map(file, pages(offset_bytes, len_bytes), &mut extents);
                 for extent in extents.drain(..) {
-                    self.cut(outbox, extent, (op, true), |_, _| purpose);
+                    self.cut(outbox, extent, (op, Mark::Sync), |_, _| purpose);
                 }
                 self.extents = extents;
             }

@@ -14,10 +14,21 @@ pub(super) struct Out {
     pub(super) op: Op,
     pub(super) sector: u64,
     pub(super) sectors: u32,
-    pub(super) sync: bool,
+    pub(super) mark: Mark,
     pub(super) preflush: bool,
     pub(super) fua: bool,
     pub(super) purpose: Purpose,
+}
+
+/// Flags of a bio for the elevator. Reads need none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Nobody waits (`WRITE`).
+    Async,
+    /// Somebody waits (`WRITE_ODIRECT`).
+    Sync,
+    /// Somebody waits, and no further write is announced (`WRITE_SYNC`).
+    SyncNoidle,
 }
 
 /// Purpose of a bio.

@@ -1,3 +1,4 @@
+use blockyard_engine::bio::Op;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
@@ -14,6 +15,7 @@ use crate::device::disk::{DiskConfig, Policy};
 use crate::device::flash::{FlashConfig, Slow};
 use crate::fs::FsConfig;
 use crate::fs::ext3::{DataMode, Ext3Config};
+use crate::fs::log::LogConfig;
 
 pub(super) const US: u64 = 1_000;
 
@@ -254,6 +256,54 @@ fn commit_is_synchronous_if_fsync_asked_for_it_and_a_periodic_one_is_not() {
     let mut never = fio::Fio::new(vec![job]).unwrap();
     let (_, commits) = run(&config("deadline"), &mut never, Commits::default()).unwrap();
     assert!(commits.not_sync >= 2 * 2 && commits.sync == 0, "{} by time", commits.not_sync);
+}
+
+fn old_cfq() -> Config {
+    config("cfq,service_trees=0,low_latency=0,starved_after=0")
+}
+
+#[test]
+fn cfq_of_2_6_30_does_not_idle_after_writes_of_fsync_and_their_commits() {
+    let samples = 4;
+    let priority = Priority::default();
+    let background_bytes = Some(16 << 20);
+    let tester = fsync_tester::Config { samples, background_bytes, priority };
+    let (outcome, ()) = run(&old_cfq(), &mut FsyncTester::new(tester), ()).unwrap();
+    // Each idling takes 8 ms.
+    let idled = outcome.causes.idle_waiting;
+    assert!(idled < Nanos::from_ms(1), "{idled:?}");
+}
+
+/// Writes of a log, with the flag of each.
+#[derive(Default)]
+struct Writes(Vec<(u64, u32, bool)>);
+
+impl Observer for Writes {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        if let Event::Submit { op: Op::Write, sector, sectors, sync, .. } = event {
+            self.0.push((*sector, *sectors, *sync));
+        }
+    }
+}
+
+#[test]
+fn log_marks_the_last_write_of_a_segment_and_of_a_commit_as_synchronous_and_no_other() {
+    let samples = 8;
+    let priority = Priority::default();
+    let log = LogConfig { segment_blocks: 256, barriers: false, ..LogConfig::of_2009() };
+    let mut config = Config { fs: Some(FsConfig::Log(log)), ..config("deadline") };
+    let writes = |config: &Config| {
+        let tester = fsync_tester::Config { samples, background_bytes: None, priority };
+        run(config, &mut FsyncTester::new(tester), Writes::default()).unwrap().1.0
+    };
+    let marked: Vec<_> = writes(&config).into_iter().filter(|(.., sync)| *sync).collect();
+    let at_end =
+        |(sector, sectors, _): &&(u64, u32, bool)| (sector + u64::from(*sectors)) % 2048 == 0;
+    // A sample has 256 pages, so it crosses one border and has one commit.
+    let borders = marked.iter().filter(at_end).count();
+    assert_eq!((borders, marked.len()), (8, 16));
+    config.sync_flags = false;
+    assert!(writes(&config).iter().all(|(.., sync)| !sync));
 }
 
 /// Keeps direct reads of the device in flight.

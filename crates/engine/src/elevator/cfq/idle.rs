@@ -20,7 +20,7 @@ use super::context::{Arrival, ContextId};
 use super::queue::{Cfqq, CfqqId};
 use super::tunables::Settings;
 use crate::bio::IoContext;
-use crate::request::{RequestId, Requests};
+use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
 /// Idling for a random reader before service trees (`CFQ_MIN_TT`).
@@ -36,8 +36,8 @@ impl Cfq {
     /// (`cfq_update_idle_window`).
     pub(super) fn note_request(&mut self, now: Nanos, arrival: Arrival, requests: &Requests) {
         let Arrival { queue: id, request, thinks_long, .. } = arrival;
-        let Settings { slice_idle, rotational, .. } = self.settings;
-        let seeks_count = self.settings.service_trees || self.hardware.queues();
+        let Settings { slice_idle, rotational, service_trees, .. } = self.settings;
+        let seeks_count = service_trees || self.hardware.queues();
         let queue = self.queues.at(id.0);
         queue.note_request(&requests[request], rotational);
         if !queue.sync {
@@ -48,7 +48,8 @@ impl Cfq {
         if queue.is_idle_class() {
             return;
         }
-        if queue.waiting.next().is_some_and(|next| says_noidle(requests, next))
+        let announces_end = |next: RequestId| service_trees && says_noidle(&requests[next]);
+        if queue.waiting.next().is_some_and(announces_end)
             || slice_idle == Nanos(0)
             || (queue.is_seeky() && !queue.deep && seeks_count)
         {
@@ -140,8 +141,7 @@ impl Cfq {
     }
 }
 
-/// Whether the submitter announces no further request (`REQ_NOIDLE`). The kernel sets the flag on
-/// writes by fsync and the like; only FUA writes are recognised here \[M\].
-fn says_noidle(requests: &Requests, request: RequestId) -> bool {
-    requests[request].fua
+/// Whether the submitter announces no further request (`REQ_NOIDLE`). `WRITE_FUA` includes the flag.
+fn says_noidle(request: &Request) -> bool {
+    request.origin.noidle || request.fua
 }

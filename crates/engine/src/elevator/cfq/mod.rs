@@ -288,7 +288,7 @@ impl Elevator for Cfq {
             }
         }
         if self.active.as_ref().is_some_and(|slice| slice.queue == id) {
-            self.active_completed(now, id);
+            self.active_completed(now, id, rq.origin.noidle);
         } else {
             self.free_if_unused(id);
         }

@@ -86,8 +86,9 @@ impl Cfq {
     }
 
     /// Handles the end of a request of the active queue (the second half of
-    /// `cfq_completed_request`).
-    pub(super) fn active_completed(&mut self, now: Nanos, id: CfqqId) {
+    /// `cfq_completed_request`). In 2.6.30 there is no idling after a request with `REQ_NOIDLE`; later
+    /// the flag counts in [`Cfq::note_request`].
+    pub(super) fn active_completed(&mut self, now: Nanos, id: CfqqId, noidle: bool) {
         if self.active.as_ref().is_some_and(|slice| slice.end.is_none()) {
             let length = self.scaled_slice(id);
             let slice = self.active.as_mut().expect("a queue is active");
@@ -100,7 +101,11 @@ impl Cfq {
             self.expire_slice(now, true);
         } else if queue.is_abandoned() && queue.is_empty() && queue.dispatched == 0 {
             self.expire_slice(now, false);
-        } else if queue.sync && queue.is_empty() && self.close_cooperator(now, id).is_none() {
+        } else if queue.sync
+            && queue.is_empty()
+            && (self.settings.service_trees || !noidle)
+            && self.close_cooperator(now, id).is_none()
+        {
             self.start_idling(now);
         }
     }

@@ -36,6 +36,10 @@ impl Bench {
     fn submit(&mut self, op: Op, io_context: u32, sector: u64) {
         let mut bio = Bio::new(op, Sector(sector), Sector(8), BufRef::NONE, 0);
         bio.origin = Origin { io_context: IoContext(io_context), ..Origin::default() };
+        self.insert(bio);
+    }
+
+    fn insert(&mut self, bio: Bio) {
         let id = self.requests.insert(Request::new(&bio, 0));
         self.cfq.insert(self.now, &self.requests, id);
     }
@@ -92,6 +96,26 @@ fn device_without_a_queue_is_found_out_and_idled_for() {
             bench.wait_ms(1);
         }
         assert_eq!(bench.cfq.hardware.takes_several(), expected, "depth {depth}");
+    }
+}
+
+/// A write of `fsync` says that its submitter sends no other: in 2.6.30 the end of the write, later
+/// its insertion makes idling pointless.
+#[test]
+fn write_with_noidle_is_not_idled_after() {
+    for service_trees in [0, 1] {
+        for noidle in [false, true] {
+            let mut bench = Bench::new(&[("service_trees", service_trees)], true);
+            bench.insert(Bio {
+                origin: Origin { sync: true, noidle, ..Origin::default() },
+                ..Bio::new(Op::Write, Sector(1000), Sector(8), BufRef::NONE, 0)
+            });
+            bench.submit(Op::Read, 2, 1_000_000);
+            let id = bench.dispatch().unwrap();
+            assert_eq!(bench.requests[id].op, Op::Write);
+            bench.complete(id);
+            assert_eq!(bench.dispatch().is_some(), noidle, "service_trees={service_trees}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 
-use super::super::in_flight::{InFlight, InFlights, Out};
+use super::super::in_flight::{InFlight, InFlights, Mark, Out};
 use super::super::machine::Machine;
 use super::super::threads::Threads;
 use super::super::trace::Wait;
@@ -42,7 +42,8 @@ impl Bios {
             io_context: submitter.io_context,
             cpu: cpu.0,
             priority: submitter.priority,
-            sync: out.sync,
+            sync: out.mark != Mark::Async,
+            noidle: out.mark == Mark::SyncNoidle,
             ..Origin::default()
         };
         let buf = match out.op {
