@@ -1,4 +1,5 @@
-//! Free blocks in groups, and block allocation of files (`fs/ext3/balloc.c`).
+//! Free blocks in groups, and block allocation of files (`fs/ext3/balloc.c`). A group can be searched
+//! only if its bitmap is in memory.
 //!
 //! A growing file holds a reservation window: a run of blocks that other files do not use. Its next
 //! block is the first free one in the window from the goal on. When the window is used up, or the
@@ -36,6 +37,15 @@ impl Window {
     }
 }
 
+/// Reason of an allocation without a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoBlock {
+    /// The bitmap of this group has to be read.
+    Unread(u32),
+    /// The device is full.
+    Full,
+}
+
 /// Free blocks and windows.
 #[derive(Debug)]
 pub(super) struct Blocks {
@@ -43,6 +53,8 @@ pub(super) struct Blocks {
     used: Vec<u64>,
     /// Number of free blocks of each group.
     group_free: Vec<u32>,
+    /// Whether the bitmap of each group is in memory.
+    in_memory: Vec<bool>,
     group_blocks: u32,
     blocks: u32,
     /// All windows: first block, and end. They do not overlap.
@@ -57,7 +69,18 @@ impl Blocks {
             group_free.push(blocks % group_blocks);
         }
         let used = vec![0; blocks.div_ceil(64) as usize];
-        Self { used, group_free, group_blocks, blocks, windows: BTreeMap::new() }
+        let in_memory = vec![true; group_free.len()];
+        Self { used, group_free, in_memory, group_blocks, blocks, windows: BTreeMap::new() }
+    }
+
+    /// No bitmap is in memory, as after a mount.
+    pub(super) fn forget_bitmaps(&mut self) {
+        self.in_memory.fill(false);
+    }
+
+    /// The bitmap of this group has been read.
+    pub(super) fn bitmap_read(&mut self, group: u32) {
+        self.in_memory[group as usize] = true;
     }
 
     /// Number of free blocks of a group.
@@ -84,26 +107,35 @@ impl Blocks {
     }
 
     /// Allocates the next block of a file: in the group of the goal, then in the following groups,
-    /// cyclically; finally without regard to windows. `None` if the device is full.
-    pub(super) fn allocate(&mut self, goal: u32, window: &mut Window) -> Option<u32> {
+    /// cyclically; finally without regard to windows.
+    pub(super) fn allocate(&mut self, goal: u32, window: &mut Window) -> Result<u32, NoBlock> {
         let goal = if goal < self.blocks { goal } else { 0 };
         let groups = self.group_free.len() as u32;
         let first = goal / self.group_blocks;
-        let found = (0..groups).find_map(|step| {
+        for step in 0..groups {
             let group = (first + step) % groups;
             // In another group a window must be worthwhile.
             let enough = if step == 0 { 0 } else { window.blocks / 2 };
             if self.free_in(group) <= enough {
-                return None;
+                continue;
             }
-            self.allocate_in_window(group, (step == 0).then_some(goal), window)
-        });
-        let block = found.or_else(|| {
-            let mut places = (0..groups).map(|step| self.group((first + step) % groups));
-            places.find_map(|place| self.first_free(place))
-        })?;
+            self.check_bitmap(group)?;
+            let goal = (step == 0).then_some(goal);
+            if let Some(block) = self.allocate_in_window(group, goal, window) {
+                self.take(block);
+                return Ok(block);
+            }
+        }
+        let mut free = (0..groups).map(|step| (first + step) % groups);
+        let group = free.find(|group| self.free_in(*group) > 0).ok_or(NoBlock::Full)?;
+        self.check_bitmap(group)?;
+        let block = self.first_free(self.group(group)).ok_or(NoBlock::Full)?;
         self.take(block);
-        Some(block)
+        Ok(block)
+    }
+
+    fn check_bitmap(&self, group: u32) -> Result<(), NoBlock> {
+        if self.in_memory[group as usize] { Ok(()) } else { Err(NoBlock::Unread(group)) }
     }
 
     /// Releases the window of a closed file; its next one is short again.
@@ -279,14 +311,27 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_searched_only_after_the_read_of_its_bitmap() {
+        let mut blocks = Blocks::new(256, 128);
+        let mut window = Window::new(16, 16);
+        blocks.forget_bitmaps();
+        assert_eq!(blocks.allocate(130, &mut window), Err(NoBlock::Unread(1)));
+        blocks.bitmap_read(1);
+        let got = grow(&mut blocks, &mut window, 130, 126);
+        assert_eq!(got, (130..256).collect::<Vec<_>>());
+        // A goal behind the device is its start.
+        assert_eq!(blocks.allocate(256, &mut window), Err(NoBlock::Unread(0)));
+    }
+
+    #[test]
     fn the_last_blocks_are_taken_out_of_other_files_windows() {
         let mut blocks = Blocks::new(200, 128);
         let mut a = Window::new(64, 64);
         let mut b = Window::new(64, 64);
         grow(&mut blocks, &mut a, 0, 1);
         let mut got = grow(&mut blocks, &mut b, 0, 199);
-        assert_eq!(blocks.allocate(0, &mut b), None);
-        assert_eq!(blocks.allocate(0, &mut a), None);
+        assert_eq!(blocks.allocate(0, &mut b), Err(NoBlock::Full));
+        assert_eq!(blocks.allocate(0, &mut a), Err(NoBlock::Full));
         got.sort_unstable();
         assert_eq!(got, (1..200).collect::<Vec<_>>());
         assert_eq!(blocks.free_in(0) + blocks.free_in(1), 0);

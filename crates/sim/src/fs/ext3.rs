@@ -17,6 +17,9 @@
 //! Ordered mode writes the data of files with new blocks first. The kernel of 2009 did so for all
 //! pages written in the transaction, including overwritten ones.
 //!
+//! The first search for a block in a group reads the group's bitmap, and the writer waits
+//! (`read_block_bitmap`). Other metadata is in memory: few inodes, and pointer blocks in repeated use.
+//!
 //! Released blocks are free after the next commit, or as soon as no others are left.
 //!
 //! Constants come from the kernel's source and from `mke2fs` of the time unless noted.
@@ -32,9 +35,9 @@ use std::ops::Range;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::FileId;
 
-use super::blocks::{Blocks, Window};
+use super::blocks::{Blocks, NoBlock, Window};
 use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
-use super::{BLOCK_BYTES, Commit, Extent, FileSystem, extents, within};
+use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, extents, within};
 use groups::Groups;
 use pointers::Pointers;
 
@@ -63,6 +66,8 @@ pub struct Ext3Config {
     pub window_blocks_max: u32,
     /// Interval of periodic commits.
     pub commit_interval: Nanos,
+    /// Bitmaps are read at their first use; otherwise they are in memory.
+    pub read_bitmaps: bool,
 }
 
 /// `data=` of a mount.
@@ -100,6 +105,7 @@ impl Ext3Config {
             window_blocks_min: 8,
             window_blocks_max: 1027,
             commit_interval: Nanos::from_ms(5000),
+            read_bitmaps: true,
         }
     }
 
@@ -180,6 +186,9 @@ impl Ext3 {
         };
         let area = take_area(&mut blocks, &groups, journal_group, config.journal_blocks);
         let directory = take_area(&mut blocks, &groups, config.directory_group, 1)[0].start;
+        if config.read_bitmaps {
+            blocks.forget_bitmaps();
+        }
         Self {
             config,
             groups,
@@ -234,8 +243,16 @@ impl Ext3 {
         pages.chain(pointers.nodes()).collect()
     }
 
-    /// Allocates blocks for the pages without one.
+    /// Allocates blocks for the pages without one, and reads bitmaps at no cost.
     fn allocate(&mut self, id: FileId, pages: Range<u64>) {
+        while let Err(group) = self.try_allocate(id, pages.clone()) {
+            self.blocks.bitmap_read(group);
+        }
+    }
+
+    /// Allocates blocks for the pages without one. The error is a group without a bitmap in memory;
+    /// the pages before it have their blocks then.
+    fn try_allocate(&mut self, id: FileId, pages: Range<u64>) -> Result<(), u32> {
         let limit = u64::from(self.groups.blocks);
         assert!(
             pages.end <= limit,
@@ -255,28 +272,34 @@ impl Ext3 {
             let mut goal = file.pointers.goal(page).unwrap_or(file.start);
             let mut next = |named_by: u32| {
                 let window = &mut file.window;
-                let found = self.blocks.allocate(goal, window).or_else(|| {
+                let mut found = self.blocks.allocate(goal, window);
+                if found == Err(NoBlock::Full) {
                     self.given_up.drain(..).for_each(|block| self.blocks.release(block));
-                    self.blocks.allocate(goal, window)
-                });
-                let block = found.unwrap_or_else(|| full(id));
+                    found = self.blocks.allocate(goal, window);
+                }
+                let block = match found {
+                    Ok(block) => block,
+                    Err(NoBlock::Unread(group)) => return Err(group),
+                    Err(NoBlock::Full) => full(id),
+                };
                 let group = self.groups.of(block);
                 metadata.extend([named_by, self.groups.block_bitmap(group)]);
                 metadata.insert(self.groups.descriptor(group));
                 goal = block + 1;
-                block
+                Ok(block)
             };
             let mut named_by = file.inode;
             for node in Pointers::path(page) {
                 let block = file.pointers.node(node);
                 if *block == 0 {
-                    *block = next(named_by);
+                    *block = next(named_by)?;
                 }
                 named_by = *block;
             }
-            let block = next(named_by);
+            let block = next(named_by)?;
             file.pointers.set(page, block);
         }
+        Ok(())
     }
 }
 
@@ -306,6 +329,19 @@ impl FileSystem for Ext3 {
         let window = &mut self.files.get_mut(&file).expect("just added").window;
         self.blocks.discard(window, self.config.window_blocks_min);
         self.running = running;
+    }
+
+    fn try_write(&mut self, file: FileId, pages: Range<u64>) -> Option<u64> {
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        let unread = self.try_allocate(file, pages).err()?;
+        Some(u64::from(self.groups.block_bitmap(unread)) * BLOCK_SECTORS)
+    }
+
+    fn metadata_read(&mut self, sector: u64) {
+        let block = u32::try_from(sector / BLOCK_SECTORS).expect("blocks have 32 bits");
+        self.blocks.bitmap_read(self.groups.of(block));
     }
 
     fn write(&mut self, file: FileId, pages: Range<u64>) {

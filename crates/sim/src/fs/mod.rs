@@ -6,9 +6,9 @@
 //! the bios. A block is a page of 4 KiB, a sector has 512 bytes.
 //!
 //! There are two: [`ext3`], which allocates at `write()` and overwrites in place behind a journal,
-//! and [`log`], which allocates at write-back and writes only at the head of its log. Neither reads
-//! metadata: indirect blocks, inodes and tables count as cached, so the read of an indirect block
-//! before the first of its 1,024 pages is left out.
+//! and [`log`], which allocates at write-back and writes only at the head of its log. Of
+//! metadata, ext3 reads the bitmaps of its groups; indirect blocks, inodes and tables count as cached,
+//! so the read of an indirect block before the first of its 1,024 pages is left out.
 
 mod blocks;
 pub mod ext3;
@@ -92,6 +92,19 @@ pub trait FileSystem: Debug {
     /// Defines an existing file of this length, as if written sequentially; its former blocks are
     /// free. No metadata is dirty.
     fn layout(&mut self, file: FileId, pages: u64);
+
+    /// A `write()` to these pages, as [`FileSystem::write`]. `Some` is the sector of a block of metadata
+    /// that must be read first; after [`FileSystem::metadata_read`] the call is repeated.
+    ///
+    /// # Panics
+    /// The device is full: see [`FsConfig::check`].
+    fn try_write(&mut self, file: FileId, pages: Range<u64>) -> Option<u64> {
+        self.write(file, pages);
+        None
+    }
+
+    /// The block of metadata at this sector is in memory.
+    fn metadata_read(&mut self, _sector: u64) {}
 
     /// A `write()` to these pages: metadata is dirty, and ext3 allocates.
     ///

@@ -29,10 +29,7 @@ pub(super) fn go_on(
         Doing::Read { file, pages, waited } => {
             read(machine, devices, (cpu, thread), Read { file, pages, waited }, Nanos(0))
         }
-        Doing::Write { file, pages } => {
-            machine.files.write(&mut machine.threads, thread, file, pages);
-            Turn::Run(Nanos(0))
-        }
+        Doing::Write { file, pages } => write(machine, devices, (cpu, thread), file, pages),
         Doing::Throttled => throttle(machine, devices, cpu, thread),
         Doing::FsyncPages { file, again, writes } => {
             fsync_pages(machine, devices, (cpu, thread), file, again, writes)
@@ -233,6 +230,29 @@ fn read(
     }
     threads.set(thread, Doing::Next);
     Turn::Run(cost)
+}
+
+/// Ends a `write`, after the reads of metadata that its allocation needs.
+fn write(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    (cpu, thread): (CpuId, ThreadId),
+    file: FileId,
+    pages: Range<u64>,
+) -> Turn {
+    let Machine { threads, files, .. } = machine;
+    let Some(sector) = files.fs.try_write(file, pages.clone()) else {
+        files.write(threads, thread, file, pages);
+        return Turn::Run(Nanos(0));
+    };
+    if files.begin_metadata_read(&mut threads[thread].outbox, sector) {
+        return devices.go(machine, (cpu, thread), true, Nanos(0));
+    }
+    if let Some(turn) = devices.unplug_for(machine, cpu, thread) {
+        return turn;
+    }
+    machine.files.waiters.metadata.push((thread, sector));
+    Turn::Block(Wait::Pages)
 }
 
 /// The read-ahead of a file that the thread has open.

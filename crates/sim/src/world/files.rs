@@ -28,17 +28,20 @@ pub(super) struct Files<'a> {
     pub(super) write_backs: WriteBacks,
     /// Start of a file's next turn.
     cursors: BTreeMap<FileId, u64>,
+    /// Blocks of metadata that are being read, by sector.
+    metadata_reads: Vec<u64>,
     pub(super) waiters: Waiters,
     /// Emptied after each use; kept for their memory.
     extents: Vec<Extent>,
 }
 
-/// Threads that wait for pages, write-back, a commit, or fewer dirty pages.
+/// Threads that wait for pages, metadata, write-back, a commit, or fewer dirty pages.
 #[derive(Default)]
 pub(super) struct Waiters {
     pub(super) pages: Vec<(ThreadId, FileId, u64)>,
     pub(super) writes: Vec<(ThreadId, FileId, WritesUpTo)>,
     pub(super) commit: Vec<(ThreadId, u64)>,
+    pub(super) metadata: Vec<(ThreadId, u64)>,
     pub(super) limit: Vec<ThreadId>,
 }
 
@@ -82,6 +85,7 @@ impl<'a> Files<'a> {
             },
             write_backs: WriteBacks::default(),
             cursors: BTreeMap::new(),
+            metadata_reads: Vec::new(),
             waiters: Waiters::default(),
             extents: Vec::new(),
         }
@@ -283,7 +287,25 @@ impl<'a> Files<'a> {
         u32::try_from(outbox.len() - before).expect("bios are few")
     }
 
-    /// Marks copied pages of a file as dirty. After many pages the writer checks the limits.
+    /// Makes the bio that reads a block of metadata; false if it is being read already.
+    pub(super) fn begin_metadata_read(&mut self, outbox: &mut VecDeque<Out>, sector: u64) -> bool {
+        if self.metadata_reads.contains(&sector) {
+            return false;
+        }
+        self.metadata_reads.push(sector);
+        outbox.push_back(Out {
+            op: Op::Read,
+            sector,
+            sectors: PAGE_SECTORS as u32,
+            mark: Mark::Async,
+            preflush: false,
+            fua: false,
+            purpose: Purpose::Metadata { sector },
+        });
+        true
+    }
+
+    /// Marks written pages of a file as dirty. After many pages the writer checks the limits.
     pub(super) fn write(
         &mut self,
         threads: &mut Threads<'_>,
@@ -292,7 +314,6 @@ impl<'a> Files<'a> {
         pages: Range<u64>,
     ) {
         let count = u32::try_from(pages.end - pages.start).expect("writes are short");
-        self.fs.write(file, pages.clone());
         self.cache.dirty(threads.now(), file, pages);
         let writer = &mut threads[thread];
         writer.doing = Doing::Next;
@@ -340,6 +361,7 @@ impl<'a> Files<'a> {
                 self.write_backs.end_bio(file, number);
                 self.wake_for_write_back(threads, file);
             }
+            Purpose::Metadata { sector } => self.end_metadata_read(threads, sector),
             Purpose::Commit => {
                 threads[thread].in_flight -= 1;
                 if threads[thread].in_flight == 0 {
@@ -355,6 +377,16 @@ impl<'a> Files<'a> {
         let came = |waiter: &(ThreadId, FileId, u64)| waiter.1 == file && pages.contains(&waiter.2);
         while let Some(place) = self.waiters.pages.iter().position(came) {
             let (thread, ..) = self.waiters.pages.remove(place);
+            threads.wake_from(thread, Wait::Pages);
+        }
+    }
+
+    fn end_metadata_read(&mut self, threads: &mut Threads<'_>, sector: u64) {
+        self.fs.metadata_read(sector);
+        self.metadata_reads.retain(|reading| *reading != sector);
+        let came = |waiter: &(ThreadId, u64)| waiter.1 == sector;
+        while let Some(place) = self.waiters.metadata.iter().position(came) {
+            let (thread, _) = self.waiters.metadata.remove(place);
             threads.wake_from(thread, Wait::Pages);
         }
     }

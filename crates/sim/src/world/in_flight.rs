@@ -38,6 +38,8 @@ pub(super) enum Purpose {
     Pages { file: FileId, page: u64, pages: u64 },
     /// Writes pages back.
     WriteBack { file: FileId, page: u64, pages: u64, number: u64 },
+    /// Reads a block of metadata.
+    Metadata { sector: u64 },
     /// Part of a commit.
     Commit,
     /// Part of a direct operation.

@@ -10,7 +10,7 @@
 //! Events at one moment occur in this order. A thread acts in turns: it runs for the cost of an
 //! action, then performs it or waits.
 //!
-//! Left out: reads of metadata, partial pages, memory pressure on writers, swap.
+//! Left out: reads of metadata other than bitmaps, partial pages, memory pressure on writers, swap.
 
 mod actions;
 mod background;

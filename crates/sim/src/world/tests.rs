@@ -274,6 +274,34 @@ fn cfq_of_2_6_30_does_not_idle_after_writes_of_fsync_and_their_commits() {
     assert!(idled < Nanos::from_ms(1), "{idled:?}");
 }
 
+/// Reads of a program that only writes.
+#[derive(Default)]
+struct Reads(u64);
+
+impl Observer for Reads {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        if let Event::Submit { op: Op::Read, sectors, .. } = event {
+            assert_eq!(*sectors, 8);
+            self.0 += 1;
+        }
+    }
+}
+
+#[test]
+fn first_allocation_in_a_group_reads_its_bitmap_and_later_ones_do_not() {
+    let samples = 4;
+    let priority = Priority::default();
+    let reads = |read_bitmaps| {
+        let ext3 = Ext3Config { read_bitmaps, ..Ext3Config::of_2009() };
+        let config = Config { fs: Some(FsConfig::Ext3(ext3)), ..config("deadline") };
+        // The second file is in the same group.
+        let background_bytes = Some(16 << 20);
+        let tester = fsync_tester::Config { samples, background_bytes, priority };
+        run(&config, &mut FsyncTester::new(tester), Reads::default()).unwrap().1.0
+    };
+    assert_eq!((reads(true), reads(false)), (1, 0));
+}
+
 /// Writes of a log, with the flag of each.
 #[derive(Default)]
 struct Writes(Vec<(u64, u32, bool)>);
