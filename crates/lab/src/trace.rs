@@ -200,6 +200,7 @@ fn reason(wait: Wait) -> &'static str {
         Wait::Pages => "pages under read",
         Wait::Writes => "its writes (fsync)",
         Wait::Commit => "a commit of the journal",
+        Wait::Journal => "a handle or copies of the journal",
         Wait::DirtyLimit => "fewer dirty pages",
         Wait::Request => "a free request",
         Wait::Direct => "direct operations",

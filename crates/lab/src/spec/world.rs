@@ -219,6 +219,7 @@ fn ext3(section: &mut Section<'_>) -> Result<Ext3Config, Error> {
         window_blocks_max: section.number("window_blocks_max", blocks, usual.window_blocks_max)?,
         commit_interval: ms(section, "commit_interval_ms", usual.commit_interval.0 / 1_000_000)?,
         read_bitmaps: section.flag("read_bitmaps", usual.read_bitmaps)?,
+        writes_wait: section.flag("writes_wait", usual.writes_wait)?,
     })
 }
 

@@ -10,9 +10,14 @@
 //!
 //! Metadata that a change dirties, once per transaction: the inode's block, at every write; for
 //! each new block also the bitmap and the descriptor of its group and the block of pointers to it.
-//! A write to existing blocks dirties only the inode, for its times. The kernel does that at most
-//! once per clock tick; this file system has no clock, so each write after a commit dirties the
-//! inode again, even within a tick.
+//! A write to existing blocks dirties only the inode, for its times, which have full seconds
+//! (`s_time_gran`): once a second.
+//!
+//! While the journal writes copies of metadata blocks, the blocks themselves are its buffers
+//! (`BJ_Shadow`), and a `write()` that changes one waits (`do_get_write_access`). A block that the
+//! running transaction has changed before that has a copy in memory, and nobody waits. Blocks that
+//! count here are the inode's and the group descriptor's, which each allocation changes; bitmaps and
+//! pointer blocks change only together with the latter.
 //!
 //! Ordered mode writes the data of files with new blocks first. The kernel of 2009 did so for all
 //! pages written in the transaction, including overwritten ones.
@@ -37,7 +42,7 @@ use blockyard_workload::program::FileId;
 
 use super::blocks::{Blocks, NoBlock, Window};
 use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
-use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, extents, within};
+use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, Needs, extents, within};
 use groups::Groups;
 use pointers::Pointers;
 
@@ -68,6 +73,8 @@ pub struct Ext3Config {
     pub commit_interval: Nanos,
     /// Bitmaps are read at their first use; otherwise they are in memory.
     pub read_bitmaps: bool,
+    /// A `write()` waits for the journal; otherwise it never does.
+    pub writes_wait: bool,
 }
 
 /// `data=` of a mount.
@@ -106,6 +113,7 @@ impl Ext3Config {
             window_blocks_max: 1027,
             commit_interval: Nanos::from_ms(5000),
             read_bitmaps: true,
+            writes_wait: true,
         }
     }
 
@@ -143,6 +151,8 @@ struct File {
     start: u32,
     pointers: Pointers,
     window: Window,
+    /// The second of its times.
+    changed_s: u64,
 }
 
 /// Changes since the last commit.
@@ -166,6 +176,10 @@ pub struct Ext3 {
     directory: u32,
     files: BTreeMap<FileId, File>,
     running: Transaction,
+    /// Metadata blocks whose copies the journal is writing.
+    copied: BTreeSet<u32>,
+    /// Metadata blocks of the last commit.
+    committed: BTreeSet<u32>,
     /// Blocks released in the running transaction.
     given_up: Vec<u32>,
     journal: Journal,
@@ -197,6 +211,8 @@ impl Ext3 {
             directory,
             files: BTreeMap::new(),
             running: Transaction::default(),
+            copied: BTreeSet::new(),
+            committed: BTreeSet::new(),
             given_up: Vec::new(),
             journal: Journal::new(area, config.barriers),
         }
@@ -220,7 +236,7 @@ impl Ext3 {
         let start = groups.start(group) + place as u32;
         let pointers = Pointers::default();
         let window = Window::new(config.window_blocks_min, config.window_blocks_max);
-        self.files.insert(file, File { inode, start, pointers, window });
+        self.files.insert(file, File { inode, start, pointers, window, changed_s: 0 });
         let metadata = [inode, groups.inode_bitmap(group), groups.descriptor(group)];
         self.running.metadata.extend(metadata);
         // The directory has a new entry, and its inode a new time.
@@ -243,6 +259,24 @@ impl Ext3 {
         pages.chain(pointers.nodes()).collect()
     }
 
+    /// Whether a write changes a block whose copy the journal is writing.
+    fn changes_copied(&self, file: &File, now_s: u64, pages: &Range<u64>) -> bool {
+        if self.copied.is_empty() {
+            return false;
+        }
+        let blocks = file.pointers.pages();
+        let has_block = |page: u64| blocks.get(page as usize).is_some_and(|block| *block != 0);
+        let new = pages.clone().find(|page| !has_block(*page));
+        let must_wait =
+            |block| self.copied.contains(&block) && !self.running.metadata.contains(&block);
+        let descriptor = new.is_some_and(|page| {
+            let goal = file.pointers.goal(page.min(blocks.len() as u64)).unwrap_or(file.start);
+            must_wait(self.groups.descriptor(self.groups.of(goal)))
+        });
+        let inode_changes = new.is_some() || file.changed_s != now_s;
+        descriptor || (inode_changes && must_wait(file.inode))
+    }
+
     /// Allocates blocks for the pages without one, and reads bitmaps at no cost.
     fn allocate(&mut self, id: FileId, pages: Range<u64>) {
         while let Err(group) = self.try_allocate(id, pages.clone()) {
@@ -263,12 +297,12 @@ impl Ext3 {
         let file = self.files.get_mut(&id).expect("the caller has looked");
         file.pointers.extend(pages.end);
         let Transaction { metadata, grown } = &mut self.running;
-        metadata.insert(file.inode);
         for page in pages {
             if file.pointers.pages()[page as usize] != 0 {
                 continue;
             }
             grown.insert(id);
+            metadata.insert(file.inode);
             let mut goal = file.pointers.goal(page).unwrap_or(file.start);
             let mut next = |named_by: u32| {
                 let window = &mut file.window;
@@ -331,12 +365,27 @@ impl FileSystem for Ext3 {
         self.running = running;
     }
 
-    fn try_write(&mut self, file: FileId, pages: Range<u64>) -> Option<u64> {
-        if !self.files.contains_key(&file) {
-            self.add(file);
+    fn try_write(&mut self, now: Nanos, id: FileId, pages: Range<u64>) -> Result<(), Needs> {
+        if !self.files.contains_key(&id) {
+            self.add(id);
         }
-        let unread = self.try_allocate(file, pages).err()?;
-        Some(u64::from(self.groups.block_bitmap(unread)) * BLOCK_SECTORS)
+        let now_s = now.0 / 1_000_000_000;
+        if self.config.writes_wait && self.changes_copied(&self.files[&id], now_s, &pages) {
+            return Err(Needs::Copies);
+        }
+        let file = self.files.get_mut(&id).expect("just added");
+        if file.changed_s != now_s {
+            file.changed_s = now_s;
+            self.running.metadata.insert(file.inode);
+        }
+        self.try_allocate(id, pages).map_err(|unread| {
+            Needs::Metadata(u64::from(self.groups.block_bitmap(unread)) * BLOCK_SECTORS)
+        })
+    }
+
+    fn copies(&mut self, are_written: bool) {
+        let blocks = std::mem::take(&mut self.committed);
+        self.copied = if are_written { BTreeSet::new() } else { blocks };
     }
 
     fn metadata_read(&mut self, sector: u64) {
@@ -349,6 +398,7 @@ impl FileSystem for Ext3 {
             self.add(file);
         }
         self.allocate(file, pages);
+        self.running.metadata.insert(self.files[&file].inode);
     }
 
     fn place(&mut self, file: FileId, pages: Range<u64>, out: &mut Vec<Extent>) {
@@ -382,7 +432,9 @@ impl FileSystem for Ext3 {
             DataMode::Writeback => Vec::new(),
             DataMode::Ordered => grown.into_iter().collect(),
         };
-        Some(Commit { data_first, steps: self.journal.commit(&metadata) })
+        let steps = self.journal.commit(&metadata);
+        self.committed = metadata;
+        Some(Commit { data_first, steps })
     }
 }
 

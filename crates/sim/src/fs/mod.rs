@@ -84,6 +84,15 @@ pub enum SyncRule {
     },
 }
 
+/// Reason for which a `write()` must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// The block of metadata at this sector must be read: [`FileSystem::metadata_read`].
+    Metadata(u64),
+    /// The journal is writing a block that the write changes: [`FileSystem::copies`].
+    Copies,
+}
+
 /// A file system. Files are in one directory.
 pub trait FileSystem: Debug {
     /// Creates a file, or truncates it to zero. Metadata is dirty.
@@ -93,18 +102,25 @@ pub trait FileSystem: Debug {
     /// free. No metadata is dirty.
     fn layout(&mut self, file: FileId, pages: u64);
 
-    /// A `write()` to these pages, as [`FileSystem::write`]. `Some` is the sector of a block of metadata
-    /// that must be read first; after [`FileSystem::metadata_read`] the call is repeated.
+    /// A `write()` to these pages at a time, as [`FileSystem::write`]. If it must wait, the call is
+    /// repeated afterwards.
     ///
     /// # Panics
     /// The device is full: see [`FsConfig::check`].
-    fn try_write(&mut self, file: FileId, pages: Range<u64>) -> Option<u64> {
+    ///
+    /// # Errors
+    /// The reason of the wait.
+    fn try_write(&mut self, _: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs> {
         self.write(file, pages);
-        None
+        Ok(())
     }
 
     /// The block of metadata at this sector is in memory.
     fn metadata_read(&mut self, _sector: u64) {}
+
+    /// The journal begins to write the copies of a commit, or has written them: from the first step
+    /// of the commit until its last step, the record.
+    fn copies(&mut self, _are_written: bool) {}
 
     /// A `write()` to these pages: metadata is dirty, and ext3 allocates.
     ///

@@ -82,7 +82,9 @@ pub(super) fn journal(
             let write_backs = &machine.files.write_backs;
             let Some(file) = files.iter().find(|file| write_backs.are_running(**file, writes))
             else {
-                machine.threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
+                let Machine { threads, files, .. } = machine;
+                threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
+                files.copies(threads, false);
                 return Turn::Run(Nanos(0));
             };
             if let Some(turn) = devices.unplug_for(machine, cpu, thread) {
@@ -114,6 +116,10 @@ fn begin_commit(
         threads.wake_at(thread, journal.due);
         return Turn::Block(Wait::Work);
     }
+    if !files.lock_transaction(threads) {
+        return Turn::Block(Wait::Journal);
+    }
+    let journal = &mut files.journal;
     journal.due = threads.now() + journal.interval;
     let transaction = journal.running;
     journal.running += 1;
@@ -146,6 +152,9 @@ fn next_step(
         return Turn::Run(Nanos(0));
     };
     let steps_left = steps.len();
+    if steps_left == 0 {
+        files.copies(threads, true);
+    }
     threads.set(thread, Doing::CommitSteps { steps, transaction, sync });
     let rule = files.fs.sync_rule();
     let last = step.writes.len().checked_sub(1).filter(|_| steps_left == 0);

@@ -16,6 +16,7 @@ use super::threads::Threads;
 use super::trace::Wait;
 use crate::cache::{Lookup, PAGE_BYTES, ReadAhead};
 use crate::cpu::{CpuId, Switches, ThreadId};
+use crate::fs::Needs;
 
 /// Continues the thread's current operation.
 pub(super) fn go_on(
@@ -29,7 +30,9 @@ pub(super) fn go_on(
         Doing::Read { file, pages, waited } => {
             read(machine, devices, (cpu, thread), Read { file, pages, waited }, Nanos(0))
         }
-        Doing::Write { file, pages } => write(machine, devices, (cpu, thread), file, pages),
+        Doing::Write { file, pages, handle } => {
+            write(machine, devices, (cpu, thread), Write { file, pages, handle })
+        }
         Doing::Throttled => throttle(machine, devices, cpu, thread),
         Doing::FsyncPages { file, again, writes } => {
             fsync_pages(machine, devices, (cpu, thread), file, again, writes)
@@ -119,7 +122,7 @@ fn make_call(
         Call::Write { file, offset_bytes, len_bytes } => {
             let pages = pages(offset_bytes, len_bytes);
             let cost = costs.syscall + Nanos(costs.page.0 * (pages.end - pages.start));
-            threads.set(thread, Doing::Write { file, pages });
+            threads.set(thread, Doing::Write { file, pages, handle: false });
             Turn::Run(cost)
         }
         Call::Fsync(file) => {
@@ -232,18 +235,42 @@ fn read(
     Turn::Run(cost)
 }
 
-/// Ends a `write`, after the reads of metadata that its allocation needs.
+/// A `write` whose pages are copied.
+struct Write {
+    file: FileId,
+    pages: Range<u64>,
+    /// It has a handle.
+    handle: bool,
+}
+
+/// Ends a `write`, after its waits: for a handle (`start_this_handle`), for copies of the journal, and
+/// for metadata that its allocation reads.
 fn write(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
     (cpu, thread): (CpuId, ThreadId),
-    file: FileId,
-    pages: Range<u64>,
+    Write { file, pages, handle }: Write,
 ) -> Turn {
     let Machine { threads, files, .. } = machine;
-    let Some(sector) = files.fs.try_write(file, pages.clone()) else {
-        files.write(threads, thread, file, pages);
-        return Turn::Run(Nanos(0));
+    if !handle {
+        if files.journal.locked {
+            files.waiters.handle.push(thread);
+            return Turn::Block(Wait::Journal);
+        }
+        files.journal.handles += 1;
+        threads.set(thread, Doing::Write { file, pages: pages.clone(), handle: true });
+    }
+    let sector = match files.fs.try_write(threads.now(), file, pages.clone()) {
+        Ok(()) => {
+            files.end_handle(threads);
+            files.write(threads, thread, file, pages);
+            return Turn::Run(Nanos(0));
+        }
+        Err(Needs::Copies) => {
+            files.waiters.copies.push(thread);
+            return Turn::Block(Wait::Journal);
+        }
+        Err(Needs::Metadata(sector)) => sector,
     };
     if files.begin_metadata_read(&mut threads[thread].outbox, sector) {
         return devices.go(machine, (cpu, thread), true, Nanos(0));

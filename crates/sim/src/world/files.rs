@@ -42,6 +42,8 @@ pub(super) struct Waiters {
     pub(super) writes: Vec<(ThreadId, FileId, WritesUpTo)>,
     pub(super) commit: Vec<(ThreadId, u64)>,
     pub(super) metadata: Vec<(ThreadId, u64)>,
+    pub(super) handle: Vec<ThreadId>,
+    pub(super) copies: Vec<ThreadId>,
     pub(super) limit: Vec<ThreadId>,
 }
 
@@ -59,6 +61,10 @@ pub(super) struct Journal {
     pub(super) due: Nanos,
     /// Interval of periodic commits.
     pub(super) interval: Nanos,
+    /// Handles of the running transaction: writes that have begun and not ended.
+    pub(super) handles: u32,
+    /// The running transaction takes no further handles (`T_LOCKED`): its commit waits for their end.
+    pub(super) locked: bool,
 }
 
 impl<'a> Files<'a> {
@@ -82,6 +88,8 @@ impl<'a> Files<'a> {
                 committed: 0,
                 due: interval,
                 interval,
+                handles: 0,
+                locked: false,
             },
             write_backs: WriteBacks::default(),
             cursors: BTreeMap::new(),
@@ -335,6 +343,37 @@ impl<'a> Files<'a> {
             // A flusher in a congestion wait only watches the clock.
             if threads[flusher].doing == Doing::Next {
                 threads.wake_from(flusher, Wait::Work);
+            }
+        }
+    }
+
+    /// Ends a handle, and wakes a commit that waits for the last one.
+    pub(super) fn end_handle(&mut self, threads: &mut Threads<'_>) {
+        self.journal.handles -= 1;
+        if self.journal.locked && self.journal.handles == 0 {
+            threads.wake_from(self.journal.thread, Wait::Journal);
+        }
+    }
+
+    /// Locks the running transaction; returns whether its handles have ended, and then admits handles
+    /// of the next one.
+    pub(super) fn lock_transaction(&mut self, threads: &mut Threads<'_>) -> bool {
+        self.journal.locked = self.journal.handles > 0;
+        if self.journal.locked {
+            return false;
+        }
+        for thread in std::mem::take(&mut self.waiters.handle) {
+            threads.wake_from(thread, Wait::Journal);
+        }
+        true
+    }
+
+    /// The journal begins to write copies, or has written them; then their waiters wake up.
+    pub(super) fn copies(&mut self, threads: &mut Threads<'_>, are_written: bool) {
+        self.fs.copies(are_written);
+        if are_written {
+            for thread in std::mem::take(&mut self.waiters.copies) {
+                threads.wake_from(thread, Wait::Journal);
             }
         }
     }

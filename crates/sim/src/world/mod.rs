@@ -38,7 +38,7 @@ use blockyard_workload::program::{Program, Task};
 
 use self::devices::Devices;
 use self::machine::Machine;
-use self::thread::{Kind, Turn};
+use self::thread::{Doing, Kind, Turn};
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
 pub use causes::{Causes, CryptCauses, NullCauses, Outcome, Spread};
@@ -136,6 +136,10 @@ impl<'a, T: Task> World<'a, T> {
 
     fn end_thread(&mut self, thread: ThreadId) {
         self.machine.threads[thread].over = true;
+        if let Doing::Write { handle: true, .. } = self.machine.threads[thread].doing {
+            let Machine { threads, files, .. } = &mut self.machine;
+            files.end_handle(threads);
+        }
         // Submits the pages that the thread was about to write back.
         self.devices.end_thread(&mut self.machine, thread);
         let now = self.now();

@@ -151,7 +151,11 @@ fn fsync_ms(config: &Config) -> u64 {
     let priority = Priority::default();
     let mut tester =
         FsyncTester::new(fsync_tester::Config { samples: 9, background_bytes, priority });
-    run(config, &mut tester, ()).unwrap();
+    // More than its megabyte between two checks of the limits: otherwise the tester writes its own pages
+    // back asynchronously, and waits for them.
+    let write_back = WriteBack { writer_pages: 1536, ..config.write_back };
+    let config = Config { write_back, ..config.clone() };
+    run(&config, &mut tester, ()).unwrap();
     let mut samples = tester.samples().to_vec();
     samples.sort();
     samples[4].0 / 1_000_000
@@ -300,6 +304,48 @@ fn first_allocation_in_a_group_reads_its_bitmap_and_later_ones_do_not() {
         run(&config, &mut FsyncTester::new(tester), Reads::default()).unwrap().1.0
     };
     assert_eq!((reads(true), reads(false)), (1, 0));
+}
+
+/// Waits of tasks for the journal in `write()`.
+#[derive(Default)]
+struct JournalWaits {
+    journal: Option<ThreadId>,
+    of_tasks: u64,
+}
+
+impl Observer for JournalWaits {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        match event {
+            Event::Spawn { thread, role: Role::Journal } => self.journal = Some(*thread),
+            Event::Block { thread, on: Wait::Journal } if Some(*thread) != self.journal => {
+                self.of_tasks += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn writer_waits_while_the_journal_writes_for_another_and_not_if_that_is_off() {
+    let waits = |writes_wait| {
+        let ext3 = Ext3Config { writes_wait, mode: DataMode::Writeback, ..Ext3Config::of_2009() };
+        let config = Config { fs: Some(FsConfig::Ext3(ext3)), ..config("deadline") };
+        let job = |name: &str, fsync, pause_ms| {
+            fio::Job::new(name).with(|job| {
+                job.shape.rw = fio::Rw::Write;
+                job.region.size_bytes = 4 << 20;
+                job.end.runtime = Some(Nanos::from_ms(2_000));
+                job.end.time_based = true;
+                job.pace.thinktime = Nanos::from_ms(pause_ms);
+                job.submission.fsync_every = fsync;
+            })
+        };
+        let jobs = vec![job("asks", 1, 20), job("writes", 0, 1)];
+        let mut program = fio::Fio::new(jobs).unwrap();
+        run(&config, &mut program, JournalWaits::default()).unwrap().1.of_tasks
+    };
+    assert!(waits(true) >= 5);
+    assert_eq!(waits(false), 0);
 }
 
 /// Writes of a log, with the flag of each.

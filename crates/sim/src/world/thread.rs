@@ -107,8 +107,8 @@ pub(super) enum Doing {
     Next,
     /// `read` of these pages; earlier ones are done.
     Read { file: FileId, pages: Range<u64>, waited: bool },
-    /// `write` to these pages.
-    Write { file: FileId, pages: Range<u64> },
+    /// `write` to these pages; with `handle`, it is part of the running transaction.
+    Write { file: FileId, pages: Range<u64>, handle: bool },
     /// A writer after its `write`, above the limit; or a flusher with a congested queue.
     Throttled,
     /// `fsync`: its pages are being written, again if necessary.

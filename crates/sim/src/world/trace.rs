@@ -27,6 +27,8 @@ pub enum Wait {
     Work,
     /// The end of the phase.
     Exit,
+    /// A handle of the journal, the end of all handles, or copies that the journal is writing.
+    Journal,
 }
 
 /// Role of a thread.

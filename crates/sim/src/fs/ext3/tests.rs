@@ -124,6 +124,37 @@ fn a_hole_filled_later_lies_near_the_page_before_it() {
     assert_eq!(blocks[4], blocks[3] + 4);
 }
 
+const S: u64 = 1_000_000_000;
+
+#[test]
+fn write_waits_for_the_copies_of_a_block_it_changes_first_in_its_transaction() {
+    let mut fs = ext3(Ext3Config { read_bitmaps: false, ..config() });
+    let write =
+        |fs: &mut Ext3, at, file, page| fs.try_write(Nanos(at), FileId(file), page..page + 1);
+    for file in 0..2 {
+        assert_eq!(write(&mut fs, S, file, 0), Ok(()));
+    }
+    fs.commit();
+    // Copies in memory are made until the journal writes.
+    assert_eq!(write(&mut fs, S, 0, 1), Ok(()));
+    fs.copies(false);
+    assert_eq!(write(&mut fs, S, 0, 2), Ok(()));
+    fs.copies(true);
+    fs.commit();
+    fs.copies(false);
+    assert_eq!(write(&mut fs, S, 0, 0), Ok(()), "nothing but the page changes");
+    assert_eq!(write(&mut fs, S, 0, 3), Err(Needs::Copies), "an allocation");
+    // The two inodes are in one block.
+    assert_eq!(write(&mut fs, 2 * S, 1, 0), Err(Needs::Copies), "another second");
+    fs.copies(true);
+    assert_eq!(write(&mut fs, S, 0, 3), Ok(()));
+    let mut fs = ext3(Ext3Config { writes_wait: false, read_bitmaps: false, ..config() });
+    assert_eq!(write(&mut fs, S, 0, 0), Ok(()));
+    fs.commit();
+    fs.copies(false);
+    assert_eq!(write(&mut fs, S, 0, 1), Ok(()), "the control");
+}
+
 /// Length of a step's writes in blocks.
 fn len_blocks(step: &CommitStep) -> u32 {
     step.writes.iter().map(|(_, sectors)| sectors / 8).sum()
