@@ -4,8 +4,9 @@
 //! bytes to it, sends the bytes that the session wrote, and executes the requests. The crate is
 //! `no_std`, so it cannot open a socket.
 //!
-//! [`nbd`] is the server side of NBD, [`nbd::client`] its client side. [`http`] serves metrics to a
-//! scraper.
+//! [`nbd`] is the server side of NBD, [`nbd::client`] its client side. [`vhost_user`] is the back
+//! end of a virtual machine's disk, [`virtio_queue`] and [`virtio_blk`] are the machine's requests.
+//! [`http`] serves metrics to a scraper.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -16,3 +17,6 @@ extern crate std;
 
 pub mod http;
 pub mod nbd;
+pub mod vhost_user;
+pub mod virtio_blk;
+pub mod virtio_queue;

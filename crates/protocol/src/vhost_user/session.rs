@@ -1,0 +1,634 @@
+//! The state of one front end: [`Session`].
+
+use alloc::vec::Vec;
+
+use super::message::{BODY_MAX_BYTES, Body, HEADER_BYTES, Header, MEMORY_REGIONS_MAX};
+use super::message::{MemoryRegion, request};
+use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_PROTOCOL, FEATURE_VERSION_1};
+
+/// Length of the configuration space; zeroes follow what the device has.
+const CONFIG_SPACE_BYTES: u32 = 256;
+/// Limit of memory regions: more than the DIMMs of a virtual machine, and than the buffers that a
+/// client without a virtual machine registers.
+const MEMORY_SLOTS: usize = 128;
+/// Bit of a kick, call or error message without a descriptor.
+const NO_DESCRIPTOR: u64 = 1 << 8;
+const QUEUE_MASK: u64 = 0xff;
+
+/// Protocol features.
+mod protocol {
+    pub(super) const MQ: u64 = 1 << 0;
+    pub(super) const REPLY_ACK: u64 = 1 << 3;
+    pub(super) const CONFIG: u64 = 1 << 9;
+    pub(super) const RESET_DEVICE: u64 = 1 << 13;
+    pub(super) const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub(super) const STATUS: u64 = 1 << 16;
+    pub(super) const OFFERED: u64 =
+        MQ | REPLY_ACK | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+}
+
+/// A front end's violation of the protocol, after which the connection must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A version other than 1, or a reply.
+    #[error("message {0} has wrong flags: it is no request of version 1")]
+    Flags(u32),
+    /// A body above the limit.
+    #[error("message {request} has a body of {len_bytes} bytes, above this server's limit")]
+    TooLong {
+        /// Number of the message.
+        request: u32,
+        /// Announced length.
+        len_bytes: u32,
+    },
+    /// A body that is not laid out as its message demands.
+    #[error("message {request} has a body of {len_bytes} bytes, which does not fit it")]
+    Length {
+        /// Number of the message.
+        request: u32,
+        /// Length of the body.
+        len_bytes: u32,
+    },
+    /// A refusal that the front end did not ask to hear about.
+    #[error("message {request} is refused: {refusal}")]
+    Refused {
+        /// Number of the message.
+        request: u32,
+        /// The reason.
+        refusal: Refusal,
+    },
+}
+
+/// The reason why a well-formed message is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// An unknown number, or a feature that was not offered.
+    #[error("this server does not offer it")]
+    NotOffered,
+    /// An index of a queue that does not exist.
+    #[error("queue {0} does not exist")]
+    NoSuchQueue(u64),
+    /// Another number of descriptors.
+    #[error("it came with {came} descriptors instead of {expected}")]
+    Descriptors {
+        /// Number of descriptors that came.
+        came: usize,
+        /// Number of descriptors that the message needs.
+        expected: usize,
+    },
+    /// A queue without a kick descriptor.
+    #[error("a queue without a kick descriptor is not supported")]
+    NoKick,
+    /// A ring's size.
+    #[error("a ring of {0} entries is no power of two within the limit")]
+    RingSize(u32),
+    /// An index in a ring, of 16 bits.
+    #[error("{0} is no index in a ring")]
+    RingIndex(u32),
+    /// Addresses of a ring.
+    #[error("the addresses of the ring are not aligned, or have flags that were not offered")]
+    RingAddresses,
+    /// A change of the size or the index of a ring that runs.
+    #[error("queue {0} is running")]
+    Running(u16),
+    /// Memory that wraps, overlaps, or has no bytes.
+    #[error("the memory is empty, wraps around or overlaps")]
+    Memory,
+    /// More regions than slots.
+    #[error("there is no slot for more memory")]
+    MemorySlots,
+    /// Memory that is not there.
+    #[error("this memory was not added")]
+    NoSuchMemory,
+    /// A value that is neither 0 nor 1.
+    #[error("{0} is neither on nor off")]
+    Switch(u32),
+    /// The world could not follow the message.
+    #[error("it failed")]
+    Failed,
+}
+
+enum Fault {
+    Violation(Violation),
+    Refusal(Refusal),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refusal(refusal)
+    }
+}
+
+/// What the world must do. [`Session::finish`] follows every action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing: the session has answered, if an answer was due.
+    Nothing,
+    /// Replace all memory by these regions; a descriptor came for each.
+    SetMemory(Vec<MemoryRegion>),
+    /// Add a region; its descriptor came.
+    AddMemory(MemoryRegion),
+    /// Remove a region.
+    RemoveMemory(MemoryRegion),
+    /// Stop every queue, and start again with the new features those that may run.
+    SetFeatures,
+    /// Stop the queue, and start it again if [`Session::queue`] says that it may run.
+    Configure(u16),
+    /// Like `Configure`, with a new kick descriptor, which came.
+    Kick(u16),
+    /// A new call descriptor; `false`: none.
+    Call(u16, bool),
+    /// A new error descriptor; `false`: none.
+    Error(u16, bool),
+    /// Stop the queue when nothing of it is in flight, forget its kick descriptor, and finish with
+    /// [`Outcome::Stopped`].
+    Stop(u16),
+    /// Stop every queue.
+    Reset,
+}
+
+/// Result of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// Not done. After [`Action::SetMemory`] there is no memory, otherwise nothing was changed.
+    Failed,
+    /// The queue of [`Action::Stop`] has stopped.
+    Stopped {
+        /// The queue.
+        queue: u16,
+        /// Index of the next request in its ring.
+        base: u16,
+    },
+}
+
+/// What a device offers.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// Features of the device type.
+    pub device_features: u64,
+    /// Number of queues, at most 256.
+    pub queues: u16,
+    /// Limit of a ring's size.
+    pub ring_len_max: u16,
+}
+
+/// Addresses of the parts of a ring, in the front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Descriptor table.
+    pub descriptors: u64,
+    /// Used ring.
+    pub used: u64,
+    /// Available ring.
+    pub available: u64,
+}
+
+/// A queue as the front end has set it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Size of the ring, zero until it is set.
+    pub ring_len: u16,
+    /// Addresses of the ring.
+    pub addresses: Option<Addresses>,
+    /// Index of the next request in the ring, at its start.
+    pub base: u16,
+    /// It has a kick descriptor.
+    pub has_kick: bool,
+    is_enabled: bool,
+}
+
+/// The back end's end of one connection.
+#[derive(Debug)]
+pub struct Session {
+    offer: Offer,
+    features: u64,
+    protocol_features: u64,
+    status: u8,
+    queues: Vec<Queue>,
+    regions: Vec<MemoryRegion>,
+    config: Vec<u8>,
+    pending: Pending,
+}
+
+/// The message whose action is being executed.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    header: Header,
+    /// The answer was appended.
+    is_answered: bool,
+}
+
+impl Session {
+    /// A session for a new connection; the device has this configuration.
+    ///
+    /// # Panics
+    /// The offer has no queue, or more than 256; or the configuration is longer than its space.
+    #[must_use]
+    pub fn new(offer: Offer, config: &[u8]) -> Self {
+        assert!((1..=256).contains(&offer.queues));
+        assert!(config.len() <= CONFIG_SPACE_BYTES as usize);
+        let mut space = config.to_vec();
+        space.resize(CONFIG_SPACE_BYTES as usize, 0);
+        let header = Header { request: 0, flags: 0, len_bytes: 0 };
+        Self {
+            offer,
+            features: 0,
+            protocol_features: 0,
+            status: 0,
+            queues: (0..offer.queues).map(|_| Queue::default()).collect(),
+            regions: Vec::new(),
+            config: space,
+            pending: Pending { header, is_answered: true },
+        }
+    }
+
+    /// Negotiated features of device, ring and protocol.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// A queue.
+    ///
+    /// # Panics
+    /// It does not exist.
+    #[must_use]
+    pub fn queue(&self, queue: u16) -> &Queue {
+        &self.queues[usize::from(queue)]
+    }
+
+    /// Whether the queue is set up, has a kick descriptor and is enabled.
+    #[must_use]
+    pub fn may_run(&self, queue: u16) -> bool {
+        let Queue { ring_len, addresses, has_kick, is_enabled, .. } = *self.queue(queue);
+        let is_enabled = is_enabled || self.features & FEATURE_PROTOCOL == 0;
+        ring_len > 0 && addresses.is_some() && has_kick && is_enabled
+    }
+
+    /// Decodes a header; its body follows.
+    ///
+    /// # Errors
+    /// It is no request, or its body is too long.
+    pub fn on_header(&self, bytes: [u8; HEADER_BYTES]) -> Result<Header, Violation> {
+        let header = Header::of(bytes);
+        if !header.is_request() {
+            return Err(Violation::Flags(header.request));
+        }
+        if header.body_bytes() > BODY_MAX_BYTES {
+            let Header { request, len_bytes, .. } = header;
+            return Err(Violation::TooLong { request, len_bytes });
+        }
+        Ok(header)
+    }
+
+    /// Takes a message with this number of descriptors, and appends its answer to `out` if it has
+    /// one without the world.
+    ///
+    /// # Errors
+    /// The connection must end.
+    ///
+    /// # Panics
+    /// The body has another length than the header says.
+    pub fn on_message(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        descriptors: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Action, Violation> {
+        assert_eq!(body.len(), header.body_bytes());
+        self.pending = Pending { header, is_answered: false };
+        let mut body = Body(body);
+        match self.take(header, &mut body, descriptors, out) {
+            Ok(action) => Ok(action),
+            Err(Fault::Violation(violation)) => Err(violation),
+            Err(Fault::Refusal(refusal)) => {
+                self.refuse(refusal, out)?;
+                Ok(Action::Nothing)
+            }
+        }
+    }
+
+    /// Ends the action of the last message; appends its answer if one is due.
+    ///
+    /// # Errors
+    /// It failed and the front end did not ask for an answer, so the connection must end.
+    pub fn finish(&mut self, outcome: Outcome, out: &mut Vec<u8>) -> Result<(), Violation> {
+        let Pending { header, is_answered } = self.pending;
+        if is_answered {
+            return Ok(());
+        }
+        match outcome {
+            Outcome::Done => self.acknowledge(0, out),
+            Outcome::Failed => {
+                self.undo(header.request);
+                return self.refuse(Refusal::Failed, out);
+            }
+            Outcome::Stopped { queue, base } => {
+                let mut body = [0; 8];
+                body[..4].copy_from_slice(&u32::from(queue).to_le_bytes());
+                body[4..6].copy_from_slice(&base.to_le_bytes());
+                self.queues[usize::from(queue)].base = base;
+                self.answer(&body, out);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Forgets memory that the world could not map.
+    fn undo(&mut self, request: u32) {
+        match request {
+            request::SET_MEM_TABLE => self.regions.clear(),
+            request::ADD_MEM_REG => drop(self.regions.pop()),
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, body: &[u8], out: &mut Vec<u8>) {
+        self.pending.header.reply(body, out);
+        self.pending.is_answered = true;
+    }
+
+    fn answer_u64(&mut self, value: u64, out: &mut Vec<u8>) -> Action {
+        self.answer(&value.to_le_bytes(), out);
+        Action::Nothing
+    }
+
+    /// Whether the front end waits for the outcome of the last message.
+    fn is_asked(&self) -> bool {
+        self.protocol_features & protocol::REPLY_ACK != 0 && self.pending.header.needs_reply()
+    }
+
+    fn acknowledge(&mut self, result: u64, out: &mut Vec<u8>) {
+        if self.is_asked() {
+            self.answer(&result.to_le_bytes(), out);
+        }
+        self.pending.is_answered = true;
+    }
+
+    fn refuse(&mut self, refusal: Refusal, out: &mut Vec<u8>) -> Result<(), Violation> {
+        let request = self.pending.header.request;
+        if !self.is_asked() || has_answer(request) {
+            return Err(Violation::Refused { request, refusal });
+        }
+        self.acknowledge(1, out);
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        header: Header,
+        body: &mut Body<'_>,
+        descriptors: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Action, Fault> {
+        let Header { request, len_bytes, .. } = header;
+        let wrong = Fault::Violation(Violation::Length { request, len_bytes });
+        let action = match request {
+            request::GET_FEATURES
+            | request::GET_PROTOCOL_FEATURES
+            | request::GET_QUEUE_NUM
+            | request::GET_MAX_MEM_SLOTS
+            | request::GET_STATUS => self.answer_u64(self.value(request), out),
+            request::SET_OWNER | request::RESET_OWNER => Action::Nothing,
+            request::RESET_DEVICE => self.reset(),
+            request::GET_CONFIG => return self.get_config(body, wrong, out),
+            request::SET_MEM_TABLE => return self.set_memory(body, wrong, descriptors),
+            request::ADD_MEM_REG | request::REM_MEM_REG => {
+                let region = body.u64().and_then(|_| body.region());
+                let region = region.filter(|_| body.0.is_empty()).ok_or(wrong)?;
+                return Ok(match request {
+                    request::ADD_MEM_REG => self.add_memory(region, descriptors)?,
+                    _ => self.remove_memory(region)?,
+                });
+            }
+            request::SET_VRING_ADDR => return self.set_addresses(body, wrong),
+            request::SET_VRING_NUM
+            | request::SET_VRING_BASE
+            | request::SET_VRING_ENABLE
+            | request::GET_VRING_BASE => {
+                let (Some(queue), Some(value), []) = (body.u32(), body.u32(), body.0) else {
+                    return Err(wrong);
+                };
+                return Ok(self.set_ring(request, queue, value)?);
+            }
+            request::SET_FEATURES
+            | request::SET_PROTOCOL_FEATURES
+            | request::SET_STATUS
+            | request::SET_VRING_KICK
+            | request::SET_VRING_CALL
+            | request::SET_VRING_ERR => {
+                let (Some(value), []) = (body.u64(), body.0) else { return Err(wrong) };
+                return Ok(self.set(request, value, descriptors)?);
+            }
+            _ => return Err(Refusal::NotOffered.into()),
+        };
+        if body.0.is_empty() { Ok(action) } else { Err(wrong) }
+    }
+
+    /// The answer to a question for a number.
+    fn value(&self, request: u32) -> u64 {
+        match request {
+            request::GET_FEATURES => self.offered_features(),
+            request::GET_PROTOCOL_FEATURES => protocol::OFFERED,
+            request::GET_QUEUE_NUM => self.offer.queues.into(),
+            request::GET_MAX_MEM_SLOTS => MEMORY_SLOTS as u64,
+            _ => self.status.into(),
+        }
+    }
+
+    fn offered_features(&self) -> u64 {
+        self.offer.device_features
+            | FEATURE_INDIRECT
+            | FEATURE_EVENT_INDEX
+            | FEATURE_PROTOCOL
+            | FEATURE_VERSION_1
+    }
+
+    fn set(&mut self, request: u32, value: u64, descriptors: usize) -> Result<Action, Refusal> {
+        let only =
+            |offered: u64| if value & !offered == 0 { Ok(()) } else { Err(Refusal::NotOffered) };
+        match request {
+            request::SET_FEATURES => {
+                only(self.offered_features())?;
+                self.features = value;
+                Ok(Action::SetFeatures)
+            }
+            request::SET_PROTOCOL_FEATURES => {
+                only(protocol::OFFERED)?;
+                self.protocol_features = value;
+                Ok(Action::Nothing)
+            }
+            request::SET_STATUS => {
+                only(u8::MAX.into())?;
+                self.status = value as u8;
+                Ok(if value == 0 { self.reset() } else { Action::Nothing })
+            }
+            _ => self.set_descriptor(request, value, descriptors),
+        }
+    }
+
+    /// A kick, call or error descriptor.
+    fn set_descriptor(
+        &mut self,
+        request: u32,
+        value: u64,
+        descriptors: usize,
+    ) -> Result<Action, Refusal> {
+        if value & !(QUEUE_MASK | NO_DESCRIPTOR) != 0 {
+            return Err(Refusal::NotOffered);
+        }
+        let queue = self.known(value & QUEUE_MASK)?;
+        let is_present = value & NO_DESCRIPTOR == 0;
+        if is_present {
+            expect_descriptors(descriptors, 1)?;
+        }
+        Ok(match request {
+            request::SET_VRING_CALL => Action::Call(queue, is_present),
+            request::SET_VRING_ERR => Action::Error(queue, is_present),
+            _ if !is_present => return Err(Refusal::NoKick),
+            _ => {
+                self.queues[usize::from(queue)].has_kick = true;
+                Action::Kick(queue)
+            }
+        })
+    }
+
+    fn set_ring(&mut self, request: u32, queue: u32, value: u32) -> Result<Action, Refusal> {
+        let number = self.known(queue.into())?;
+        let ring_len_max = self.offer.ring_len_max;
+        let has_protocol = self.features & FEATURE_PROTOCOL != 0;
+        let queue = &mut self.queues[usize::from(number)];
+        let sets_up = matches!(request, request::SET_VRING_NUM | request::SET_VRING_BASE);
+        if sets_up && queue.has_kick {
+            return Err(Refusal::Running(number));
+        }
+        match request {
+            request::SET_VRING_NUM => {
+                let fits = value.is_power_of_two() && value <= ring_len_max.into();
+                let len = u16::try_from(value).ok().filter(|_| fits);
+                queue.ring_len = len.ok_or(Refusal::RingSize(value))?;
+            }
+            request::SET_VRING_BASE => {
+                queue.base = u16::try_from(value).map_err(|_| Refusal::RingIndex(value))?;
+            }
+            request::SET_VRING_ENABLE if !has_protocol => return Err(Refusal::NotOffered),
+            request::SET_VRING_ENABLE if value > 1 => return Err(Refusal::Switch(value)),
+            request::SET_VRING_ENABLE => queue.is_enabled = value == 1,
+            _ => {
+                queue.has_kick = false;
+                return Ok(Action::Stop(number));
+            }
+        }
+        Ok(Action::Configure(number))
+    }
+
+    fn set_addresses(&mut self, body: &mut Body<'_>, wrong: Fault) -> Result<Action, Fault> {
+        let words = (body.u32(), body.u32(), body.u64(), body.u64(), body.u64(), body.u64());
+        let (Some(queue), Some(flags), Some(descriptors), Some(used), Some(available), Some(_)) =
+            words
+        else {
+            return Err(wrong);
+        };
+        if !body.0.is_empty() {
+            return Err(wrong);
+        }
+        let queue = self.known(queue.into())?;
+        let is_aligned =
+            descriptors.is_multiple_of(16) && used.is_multiple_of(4) && available.is_multiple_of(2);
+        if flags != 0 || !is_aligned {
+            return Err(Refusal::RingAddresses.into());
+        }
+        let addresses = Addresses { descriptors, used, available };
+        self.queues[usize::from(queue)].addresses = Some(addresses);
+        Ok(Action::Configure(queue))
+    }
+
+    fn get_config(
+        &mut self,
+        body: &mut Body<'_>,
+        wrong: Fault,
+        out: &mut Vec<u8>,
+    ) -> Result<Action, Fault> {
+        let (Some(offset), Some(len), Some(_)) = (body.u32(), body.u32(), body.u32()) else {
+            return Err(wrong);
+        };
+        let end = offset.checked_add(len).filter(|end| *end <= CONFIG_SPACE_BYTES);
+        let (Some(end), true) = (end, body.0.len() == len as usize) else { return Err(wrong) };
+        let mut reply = Vec::with_capacity(12 + len as usize);
+        [offset, len, 0].iter().for_each(|word| reply.extend_from_slice(&word.to_le_bytes()));
+        reply.extend_from_slice(&self.config[offset as usize..end as usize]);
+        self.answer(&reply, out);
+        Ok(Action::Nothing)
+    }
+
+    /// UML sends room for more regions than it has.
+    fn set_memory(
+        &mut self,
+        body: &mut Body<'_>,
+        wrong: Fault,
+        descriptors: usize,
+    ) -> Result<Action, Fault> {
+        let (Some(count), Some(_)) = (body.u32(), body.u32()) else { return Err(wrong) };
+        let count = count as usize;
+        if count > MEMORY_REGIONS_MAX || body.0.len() > MEMORY_REGIONS_MAX * 32 {
+            return Err(wrong);
+        }
+        let regions: Option<Vec<_>> = (0..count).map(|_| body.region()).collect();
+        let regions = regions.ok_or(wrong)?;
+        expect_descriptors(descriptors, count)?;
+        for (index, region) in regions.iter().enumerate() {
+            check_region(region, &regions[..index])?;
+        }
+        self.regions.clone_from(&regions);
+        Ok(Action::SetMemory(regions))
+    }
+
+    fn add_memory(&mut self, region: MemoryRegion, descriptors: usize) -> Result<Action, Refusal> {
+        expect_descriptors(descriptors, 1)?;
+        if self.regions.len() >= MEMORY_SLOTS {
+            return Err(Refusal::MemorySlots);
+        }
+        check_region(&region, &self.regions)?;
+        self.regions.push(region);
+        Ok(Action::AddMemory(region))
+    }
+
+    fn remove_memory(&mut self, region: MemoryRegion) -> Result<Action, Refusal> {
+        let place = self.regions.iter().position(|other| other.is(&region));
+        let place = place.ok_or(Refusal::NoSuchMemory)?;
+        Ok(Action::RemoveMemory(self.regions.swap_remove(place)))
+    }
+
+    /// The front end sets everything up again.
+    fn reset(&mut self) -> Action {
+        self.status = 0;
+        self.queues.iter_mut().for_each(|queue| *queue = Queue::default());
+        Action::Reset
+    }
+
+    fn known(&self, queue: u64) -> Result<u16, Refusal> {
+        let number = u16::try_from(queue).ok().filter(|number| *number < self.offer.queues);
+        number.ok_or(Refusal::NoSuchQueue(queue))
+    }
+}
+
+/// Messages with an answer of their own, which cannot say that they failed.
+fn has_answer(request: u32) -> bool {
+    matches!(request, request::GET_VRING_BASE | request::GET_CONFIG)
+}
+
+fn expect_descriptors(came: usize, expected: usize) -> Result<(), Refusal> {
+    if came == expected { Ok(()) } else { Err(Refusal::Descriptors { came, expected }) }
+}
+
+fn check_region(region: &MemoryRegion, others: &[MemoryRegion]) -> Result<(), Refusal> {
+    if !region.is_sound() || others.iter().any(|other| other.overlaps(region)) {
+        return Err(Refusal::Memory);
+    }
+    Ok(())
+}
