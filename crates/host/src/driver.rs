@@ -539,6 +539,18 @@ impl Driver {
         self.gate.as_ref().is_some_and(ShardGate::holds)
     }
 
+    /// Whether bios would wait at the gate. A front end that can leave requests with its client
+    /// does so.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| !gate.lets_pass())
+    }
+
+    /// Descriptor that becomes readable when the gate has moved, also for a front end that submits
+    /// nothing while the volume is suspended.
+    pub(crate) fn resumed(&self) -> Option<BorrowedFd<'_>> {
+        self.gate.as_ref().map(ShardGate::moved)
+    }
+
     /// Whether a submitted write may still read the front end's buffer.
     pub(crate) fn reads_client_buffer(&self) -> bool {
         let waits = self.holds() || self.claims.as_ref().is_some_and(Claims::parks_bios);

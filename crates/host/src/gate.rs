@@ -323,6 +323,16 @@ impl ShardGate {
         (self.is_busy || self.holds()).then(|| self.shard.wake.as_fd())
     }
 
+    /// Descriptor that becomes readable when the gate has moved.
+    pub(crate) fn moved(&self) -> BorrowedFd<'_> {
+        self.shard.wake.as_fd()
+    }
+
+    /// Whether a bio would pass now.
+    pub(crate) fn lets_pass(&self) -> bool {
+        self.gate.lets_pass()
+    }
+
     /// Counts a bio that failed before the shard.
     pub(crate) fn refused(&mut self, op: Op) {
         self.refused.count(op);

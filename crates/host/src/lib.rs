@@ -40,6 +40,7 @@ pub mod threads;
 mod timers;
 pub mod usage;
 mod user_data;
+mod vhost_user;
 pub mod volume;
 mod workers;
 pub mod write_log;

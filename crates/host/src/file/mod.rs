@@ -16,7 +16,7 @@ mod facts;
 mod header_lock;
 mod id;
 pub mod mapping;
-mod sigbus;
+pub(crate) mod sigbus;
 
 pub use exclusive::lock_output;
 pub(crate) use facts::Facts;

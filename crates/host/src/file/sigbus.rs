@@ -8,8 +8,9 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Limit of mapped files.
-const MAPPINGS_MAX: usize = 256;
+/// Limit of mappings: files in memory, and the memory of virtual machines, which has up to 128
+/// regions each.
+const MAPPINGS_MAX: usize = 1024;
 
 struct Slot {
     base: AtomicUsize,
@@ -29,7 +30,7 @@ static INSTALL: Once = Once::new();
 
 /// A guarded range of addresses; the drop ends the guard.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     slot: usize,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Guard {
 ///
 /// # Safety
 /// The range is a mapping that outlives the guard, and so does `broken`.
-pub(super) unsafe fn guard(base: usize, end: usize, broken: *const AtomicBool) -> Option<Guard> {
+pub(crate) unsafe fn guard(base: usize, end: usize, broken: *const AtomicBool) -> Option<Guard> {
     INSTALL.call_once(install);
     for (slot, entry) in SLOTS.iter().enumerate() {
         let taken =

@@ -1,9 +1,10 @@
-//! Serves volumes over NBD: listeners, one thread per connection, orderly stop.
+//! Serves volumes over NBD and to virtual machines: listeners, threads, orderly stop.
 //!
 //! ```text
 //! listener ─ accept ─> waiting ─ an export is open, and there is room ──> thread
 //! │                     └ silent: time limit, or its descriptor is needed
-//! └ control, metrics ─> waiting ─ the request is complete ─> thread
+//! ├ control, metrics ─> waiting ─ the request is complete ─> thread
+//! └ virtual machine ─> thread, and one for each of its queues (`vhost_user`)
 //! ```
 //! One thread serves all listeners and all waiting clients (`waiting`) without blocking.
 //!
@@ -13,6 +14,7 @@
 
 mod connection;
 mod control;
+mod devices;
 mod handshake;
 mod inbox;
 mod listen;
@@ -44,6 +46,8 @@ use crate::{log, poll};
 
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
+use devices::DeviceDoor;
+pub use devices::{DeviceOptions, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use handshake::Handshake;
 use listen::Listener;
 use threads::{Ends, Threads};
@@ -126,6 +130,8 @@ pub struct Server {
     connections: Threads,
     /// Sockets with one request per connection.
     controls: Vec<Control>,
+    /// Sockets of virtual machines.
+    devices: Vec<DeviceDoor>,
     ends: Ends,
     /// End of the pause of accepting.
     paused_until: Option<Instant>,
@@ -139,6 +145,7 @@ enum Source {
     Ends,
     Listener(usize),
     ControlListener(usize),
+    DeviceListener(usize),
     Handshake(usize),
     /// A client of a control socket.
     Request {
@@ -187,6 +194,7 @@ impl Server {
             }),
             connections: Threads::new("connection", ends.clone()),
             controls: Vec::new(),
+            devices: Vec::new(),
             ends,
             paused_until: None,
         })
@@ -218,6 +226,25 @@ impl Server {
     /// The descriptor is no socket.
     pub fn listen_fd(&mut self, fd: OwnedFd) -> Result<(), Error> {
         self.listeners.push(Listener::inherited(fd)?);
+        Ok(())
+    }
+
+    /// Offers an export as a disk to a virtual machine, by vhost-user on a Unix socket like that of
+    /// [`Server::listen_unix`].
+    ///
+    /// # Errors
+    /// See [`Server::listen_unix`]; or a number of the options is out of its range.
+    ///
+    /// # Panics
+    /// No export has this number.
+    pub fn listen_vhost_user(
+        &mut self,
+        path: &Path,
+        export: usize,
+        options: &DeviceOptions,
+    ) -> Result<(), Error> {
+        let export = &self.shared.served[export];
+        self.devices.push(DeviceDoor::open(path, export, options, self.ends.clone())?);
         Ok(())
     }
 
@@ -355,6 +382,10 @@ impl Server {
             sources.extend(controls.map(|(at, control)| {
                 (Source::ControlListener(at), control.listener.as_fd(), PollFlags::IN)
             }));
+            let devices = self.devices.iter().enumerate();
+            sources.extend(devices.filter_map(|(at, device)| {
+                Some((Source::DeviceListener(at), device.vacant()?.as_fd(), PollFlags::IN))
+            }));
         }
         let handshakes = self.handshakes.sources().enumerate();
         sources.extend(handshakes.map(|(at, (fd, events))| (Source::Handshake(at), fd, events)));
@@ -391,6 +422,11 @@ impl Server {
                 Ok(None) => {}
                 Err(_) => self.make_room(now),
             },
+            Source::DeviceListener(at) => {
+                if self.devices[at].accept().is_err() {
+                    self.make_room(now);
+                }
+            }
             Source::Handshake(at) => self.handshakes.on_ready(now, at),
             Source::Request { control, client } => {
                 self.controls[control].waiting.on_ready(now, client);
@@ -435,24 +471,32 @@ impl Server {
             });
         }
         self.controls.iter_mut().for_each(Control::answer);
+        self.devices.iter_mut().for_each(|device| device.front_end.join_ended());
+    }
+
+    /// The threads that serve data.
+    fn threads(&mut self) -> impl Iterator<Item = &mut Threads> {
+        let front_ends = self.devices.iter_mut().map(|device| &mut device.front_end);
+        std::iter::once(&mut self.connections).chain(front_ends)
     }
 
     fn drain(&mut self) {
-        self.connections.stop_receiving();
+        self.threads().for_each(|threads| threads.stop_receiving());
         let deadline = Instant::now() + self.shared.options.drain_timeout;
         loop {
             self.ends.reset();
-            self.connections.join_ended();
+            self.threads().for_each(Threads::join_ended);
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.connections.len() == 0 || left.is_zero() {
+            if self.threads().all(|threads| threads.len() == 0) || left.is_zero() {
                 break;
             }
             if poll::readable(&[Some(self.ends.as_fd())], Some(left)).is_err() {
                 break;
             }
         }
-        self.connections.shut_down();
-        self.connections.join();
+        self.threads().for_each(|threads| threads.shut_down());
+        self.threads().for_each(Threads::join);
+        self.devices.clear();
     }
 }
 

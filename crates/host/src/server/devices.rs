@@ -1,0 +1,99 @@
+//! Sockets of virtual machines: one front end at a time, on a thread of its own.
+//!
+//! A volume in two virtual machines destroys its file system, so a second front end waits in the
+//! backlog until the first one has left.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::ServedExport;
+use super::listen::Listener;
+use super::threads::{Ends, Threads};
+use crate::Error;
+use crate::vhost_user::Device;
+
+/// Limit of queues: the protocol's.
+pub const QUEUES_MAX: u16 = 256;
+/// Default number of queues. A front end that asks for more than a server has fails, and a queue
+/// that is not used costs nothing.
+pub const QUEUES_USUAL: u16 = 64;
+/// Limit of a ring's size: that of QEMU.
+pub const RING_LEN_MAX: u16 = 1024;
+/// Length of a disk's name in its virtual machine.
+const NAME_BYTES: usize = 20;
+
+/// A volume as a disk of a virtual machine.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Name of the disk in the virtual machine; its first 20 bytes count.
+    pub name: String,
+    /// Number of queues, at most [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Limit of a ring's size, a power of two up to [`RING_LEN_MAX`].
+    pub ring_len_max: u16,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self { name: String::new(), queues: QUEUES_USUAL, ring_len_max: RING_LEN_MAX }
+    }
+}
+
+/// A socket, its volume, and the thread of its front end.
+pub(super) struct DeviceDoor {
+    listener: Listener,
+    device: Arc<Device>,
+    pub(super) front_end: Threads,
+}
+
+impl DeviceDoor {
+    pub(super) fn open(
+        path: &Path,
+        export: &ServedExport,
+        options: &DeviceOptions,
+        ends: Ends,
+    ) -> Result<Self, Error> {
+        let DeviceOptions { queues, ring_len_max, .. } = *options;
+        let fits = (1..=QUEUES_MAX).contains(&queues);
+        if !fits || !ring_len_max.is_power_of_two() || ring_len_max > RING_LEN_MAX {
+            return Err(Error::parameter(
+                path.display(),
+                format!(
+                    "a disk has 1 to {QUEUES_MAX} queues of a size that is a power of two up to \
+                     {RING_LEN_MAX}; it has {queues} of {ring_len_max}"
+                ),
+            ));
+        }
+        let mut name = [0; NAME_BYTES];
+        name.iter_mut().zip(options.name.bytes()).for_each(|(to, byte)| *to = byte);
+        let device = Device {
+            volume: Arc::clone(&export.volume),
+            priority: export.priority,
+            queues,
+            ring_len_max,
+            place: path.display().to_string(),
+            name,
+        };
+        let listener = Listener::unix(path)?;
+        let front_end = Threads::new("vhost device", ends);
+        Ok(Self { listener, device: Arc::new(device), front_end })
+    }
+
+    /// The socket, while there is no front end.
+    pub(super) fn vacant(&self) -> Option<&Listener> {
+        (self.front_end.len() == 0).then_some(&self.listener)
+    }
+
+    /// Takes a waiting front end.
+    ///
+    /// # Errors
+    /// The system has no descriptor for it.
+    pub(super) fn accept(&mut self) -> std::io::Result<()> {
+        if let Some((socket, _)) = self.listener.accept()? {
+            let device = Arc::clone(&self.device);
+            self.front_end.start(socket, move |socket| device.serve(socket.as_fd()));
+        }
+        Ok(())
+    }
+}

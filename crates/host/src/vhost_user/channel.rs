@@ -1,0 +1,61 @@
+//! Messages with descriptors on a Unix socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use blockyard_protocol::vhost_user::MEMORY_REGIONS_MAX;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Fills `bytes`, and moves descriptors that came beside them to the end of `descriptors`. Returns
+/// false at the end of the stream. It never takes a byte of the next message, whose descriptors
+/// would be taken for those of this one.
+pub(super) fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<bool> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORY_REGIONS_MAX))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let rest = &mut [IoSliceMut::new(&mut bytes[done..])];
+        let received = match recvmsg(socket, rest, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            received => received?,
+        };
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                descriptors.extend(came);
+            }
+        }
+        let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+        if is_cut || descriptors.len() > MEMORY_REGIONS_MAX {
+            return Err(io::Error::other("a message has too many descriptors"));
+        }
+        if received.bytes == 0 {
+            return Ok(false);
+        }
+        done += received.bytes;
+    }
+    Ok(true)
+}
+
+/// Sends all bytes.
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &[IoSlice::new(&bytes[done..])];
+        let mut nothing = SendAncillaryBuffer::default();
+        match sendmsg(socket, rest, &mut nothing, SendFlags::NOSIGNAL) {
+            Ok(len) => done += len,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

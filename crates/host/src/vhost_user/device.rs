@@ -1,0 +1,276 @@
+//! The thread of one front end: its messages, its memory and its queues.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use blockyard_engine::priority::Priority;
+use blockyard_protocol::vhost_user::{Action, HEADER_BYTES, MemoryRegion, Offer, Outcome, Session};
+use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
+use rustix::fs::FileType;
+
+use super::channel;
+use super::memory::GuestMemory;
+use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
+use crate::memory::Budget;
+use crate::volume::Volume;
+use crate::{log, memory};
+
+/// A volume that is offered to front ends.
+#[derive(Clone)]
+pub(crate) struct Device {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) priority: Priority,
+    /// Number of queues, 1 to 256.
+    pub(crate) queues: u16,
+    /// Limit of a ring's size.
+    pub(crate) ring_len_max: u16,
+    /// The socket, for sentences.
+    pub(crate) place: String,
+    /// Name of the disk in the guest.
+    pub(crate) name: [u8; NAME_BYTES],
+}
+
+impl Device {
+    fn disk(&self) -> Disk {
+        let Self { volume, queues, .. } = self;
+        Disk {
+            size_bytes: volume.size_bytes(),
+            block_bytes: volume.sector_size_bytes().max(volume.minimum_block_bytes()).max(512),
+            queues: *queues,
+            read_only: volume.read_only(),
+            can_discard: volume.can_discard(),
+        }
+    }
+
+    /// Serves a front end until it or the server ends the connection. All requests that were
+    /// fetched are then finished.
+    pub(crate) fn serve(&self, socket: BorrowedFd<'_>) {
+        let mut front_end = FrontEnd::new(self);
+        let outcome = front_end.serve(socket);
+        front_end.stop_all();
+        if let Err(problem) = outcome {
+            log::say(format_args!("{}: a front end is disconnected: {problem}", self.place));
+        }
+    }
+}
+
+/// A queue, whether it runs or not.
+struct Line {
+    kick: Option<Shared>,
+    signals: Signals,
+    running: Option<Running>,
+    state: State,
+}
+
+impl Line {
+    const STOPPED: State = State { next_available: 0, is_kicked: false, is_broken: false };
+
+    fn new() -> Self {
+        let signals = Signals::default();
+        Self { kick: None, signals, running: None, state: Self::STOPPED }
+    }
+
+    /// Stops it when nothing of it is in flight.
+    fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.state = running.stop(self.state);
+        }
+    }
+}
+
+/// A connected front end.
+struct FrontEnd<'a> {
+    device: &'a Device,
+    disk: Disk,
+    session: Session,
+    memory: Arc<GuestMemory>,
+    lines: Vec<Line>,
+    budget: Arc<Budget>,
+}
+
+impl<'a> FrontEnd<'a> {
+    fn new(device: &'a Device) -> Self {
+        let disk = device.disk();
+        let Device { queues, ring_len_max, .. } = *device;
+        let offer = Offer { device_features: disk.features(), queues, ring_len_max };
+        Self {
+            device,
+            disk,
+            session: Session::new(offer, &disk.config()),
+            memory: Arc::default(),
+            lines: (0..queues).map(|_| Line::new()).collect(),
+            budget: Budget::new(queues.into()),
+        }
+    }
+
+    /// Follows messages until the end of the stream.
+    fn serve(&mut self, socket: BorrowedFd<'_>) -> Result<(), String> {
+        let failed = |error: std::io::Error| error.to_string();
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            // What a message does not want is closed here.
+            let mut descriptors = Vec::new();
+            if !channel::receive(socket, &mut header, &mut descriptors).map_err(failed)? {
+                return Ok(());
+            }
+            let header = self.session.on_header(header).map_err(|error| error.to_string())?;
+            let mut body = vec![0; header.body_bytes()];
+            if !channel::receive(socket, &mut body, &mut descriptors).map_err(failed)? {
+                return Ok(());
+            }
+            let mut reply = Vec::new();
+            let count = descriptors.len();
+            let action = self.session.on_message(header, &body, count, &mut reply);
+            let action = action.map_err(|error| error.to_string())?;
+            let (outcome, problem) = match self.follow(action, descriptors) {
+                Ok(outcome) => (outcome, None),
+                Err(problem) => (Outcome::Failed, Some(problem)),
+            };
+            let finished = self.session.finish(outcome, &mut reply);
+            finished.map_err(|error| problem.unwrap_or_else(|| error.to_string()))?;
+            channel::send(socket, &reply).map_err(failed)?;
+        }
+    }
+
+    fn follow(&mut self, action: Action, descriptors: Vec<OwnedFd>) -> Result<Outcome, String> {
+        let mut descriptors = descriptors.into_iter();
+        match action {
+            Action::Nothing => {}
+            Action::SetMemory(regions) => self.set_memory(&regions, descriptors)?,
+            Action::AddMemory(region) => {
+                let file = descriptors.next().ok_or("memory came without a descriptor")?;
+                let memory = self.memory.with(region, &file)?;
+                self.change_memory(memory);
+            }
+            Action::RemoveMemory(region) => {
+                let memory = self.memory.without(&region);
+                self.change_memory(memory);
+            }
+            Action::SetFeatures => {
+                self.stop_all();
+                self.start_all();
+            }
+            Action::Configure(queue) => self.restart(queue),
+            Action::Kick(queue) => {
+                let kick = descriptors.next().and_then(signal_descriptor);
+                let kick = kick.ok_or("a kick descriptor is neither an event nor a pipe")?;
+                let line = self.line(queue);
+                line.stop();
+                line.kick = Some(kick);
+                line.state.is_broken = false;
+                self.restart(queue);
+            }
+            Action::Call(queue, _) | Action::Error(queue, _) => {
+                let fd = descriptors.next().map(signal_descriptor);
+                let fd = fd.map(|fd| fd.ok_or("a descriptor is neither an event nor a pipe"));
+                let fd = fd.transpose()?;
+                let line = self.line(queue);
+                match action {
+                    Action::Call(..) => line.signals.call = fd,
+                    _ => line.signals.error = fd,
+                }
+                let signals = line.signals.clone();
+                line.running.iter().for_each(|running| running.set_signals(signals.clone()));
+            }
+            Action::Stop(queue) => {
+                let base = self.stop(queue);
+                return Ok(Outcome::Stopped { queue, base });
+            }
+            Action::Reset => {
+                self.stop_all();
+                self.lines.iter_mut().for_each(|line| *line = Line::new());
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn line(&mut self, queue: u16) -> &mut Line {
+        &mut self.lines[usize::from(queue)]
+    }
+
+    /// Stops a queue until it is set up again; returns the index of its next request.
+    fn stop(&mut self, queue: u16) -> u16 {
+        let base = self.session.queue(queue).base;
+        let line = self.line(queue);
+        line.stop();
+        line.kick = None;
+        let state = std::mem::replace(&mut line.state, Line::STOPPED);
+        if state.is_kicked { state.next_available } else { base }
+    }
+
+    fn stop_all(&mut self) {
+        self.lines.iter_mut().for_each(Line::stop);
+    }
+
+    fn start_all(&mut self) {
+        (0..self.device.queues).for_each(|queue| self.restart(queue));
+    }
+
+    /// Replaces the memory while nothing is in flight.
+    fn change_memory(&mut self, memory: GuestMemory) {
+        self.stop_all();
+        self.memory = Arc::new(memory);
+        self.start_all();
+    }
+
+    fn set_memory(
+        &mut self,
+        regions: &[MemoryRegion],
+        files: impl Iterator<Item = OwnedFd>,
+    ) -> Result<(), String> {
+        // Before the new memory is mapped: a front end may replace nearly all of its address space.
+        self.stop_all();
+        self.memory = Arc::new(self.memory.cleared());
+        let mut memory = self.memory.cleared();
+        for (region, file) in regions.iter().zip(files) {
+            memory = memory.with(*region, &file)?;
+        }
+        self.change_memory(memory);
+        Ok(())
+    }
+
+    /// Stops a queue, and starts it if it may run.
+    fn restart(&mut self, queue: u16) {
+        let may_run = self.session.may_run(queue);
+        let set_up = *self.session.queue(queue);
+        let line = self.line(queue);
+        line.stop();
+        if !line.state.is_kicked {
+            line.state.next_available = set_up.base;
+        }
+        let state = line.state;
+        let signals = line.signals.clone();
+        let Some(kick) = line.kick.clone().filter(|_| may_run && !state.is_broken) else { return };
+        let name = format!("{}: queue {queue}", self.device.place);
+        if !memory::has_headroom() {
+            return log::say(format_args!("{name} is stopped: there is no memory for it"));
+        }
+        let setup = Setup {
+            name: name.clone(),
+            volume: Arc::clone(&self.device.volume),
+            priority: self.device.priority,
+            disk: self.disk,
+            disk_name: self.device.name,
+            memory: Arc::clone(&self.memory),
+            queue: set_up,
+            features: self.session.features(),
+            state,
+            kick,
+            grant: self.budget.grant(useful_bytes(&self.device.volume)),
+        };
+        match Running::start(setup, signals) {
+            Ok(running) => self.line(queue).running = Some(running),
+            Err(error) => log::say(format_args!("{name} is stopped: no thread for it: {error}")),
+        }
+    }
+}
+
+/// A descriptor of an event or a pipe, non-blocking: a full one must not stop a thread. Others,
+/// such as devices and directories, are always ready or never, and are not taken.
+fn signal_descriptor(fd: OwnedFd) -> Option<Shared> {
+    let facts = rustix::fs::fstat(&fd).ok()?;
+    // An event descriptor has no type.
+    let kind = FileType::from_raw_mode(facts.st_mode);
+    let is_signal = matches!(kind, FileType::Fifo | FileType::Unknown);
+    (is_signal && rustix::io::ioctl_fionbio(&fd, true).is_ok()).then(|| Arc::new(fd))
+}

@@ -1,0 +1,19 @@
+//! Volumes as disks of virtual machines: vhost-user-blk (RFD 10).
+//!
+//! ```text
+//! socket ─ channel ─> Session ─> device: memory, queues     one thread for each front end
+//!                                   └ queue ─ virtqueue ─> requests ─> Driver
+//!                                                             one thread for each queue
+//! ```
+//! The session and the checks of chains and requests are in `protocol`. [`memory`] has all
+//! `unsafe`.
+
+mod channel;
+mod device;
+mod memory;
+mod pieces;
+mod queue;
+mod requests;
+mod virtqueue;
+
+pub(crate) use device::Device;

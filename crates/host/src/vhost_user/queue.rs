@@ -1,0 +1,400 @@
+//! The thread of one queue.
+//!
+//! ```text
+//! first kick ─> fetch ─> submit ─> completions ─> used ring ─> call
+//!                 └──────────────<── wait: kick, device, orders
+//! ```
+//! Its configuration is fixed. A change stops the thread, which first finishes what it has fetched,
+//! and a new one starts. Only its call and error descriptors change while it runs.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use blockyard_engine::priority::Priority;
+use blockyard_protocol::vhost_user::Queue;
+use blockyard_protocol::virtio_blk::{Disk, FEATURE_FLUSH, NAME_BYTES};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::memory::GuestMemory;
+use super::pieces::Pieces;
+use super::requests::Requests;
+use super::virtqueue::{RingFault, Virtqueue};
+use crate::driver::{Driver, SLOT_BYTES};
+use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
+use crate::volume::Volume;
+use crate::{log, poll};
+
+const STACK_BYTES: usize = 256 << 10;
+/// Completions after which the guest is told, so that it works beside us.
+const PUBLISH_EVERY: u16 = 32;
+/// Idle time after which a queue releases its buffers.
+const IDLE: Duration = Duration::from_secs(5);
+/// Memory for data: a multiple of 256 KiB.
+const PIECES_UNIT_BYTES: usize = 256 << 10;
+
+/// A descriptor that several threads hold.
+pub(super) type Shared = Arc<OwnedFd>;
+
+/// All that a queue needs, for one run.
+pub(super) struct Setup {
+    /// Name of the queue in a sentence.
+    pub(super) name: String,
+    pub(super) volume: Arc<Volume>,
+    pub(super) priority: Priority,
+    pub(super) disk: Disk,
+    /// Name of the disk in the guest.
+    pub(super) disk_name: [u8; NAME_BYTES],
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) queue: Queue,
+    pub(super) features: u64,
+    pub(super) state: State,
+    pub(super) kick: Shared,
+    pub(super) grant: Grant,
+}
+
+/// State that outlives a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    /// Index of the next request in the ring.
+    pub(super) next_available: u16,
+    /// The guest has kicked the queue, so its ring is initialised.
+    pub(super) is_kicked: bool,
+    /// The queue has stopped by itself, and stays so until it is set up again.
+    pub(super) is_broken: bool,
+}
+
+/// Descriptors to write to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signals {
+    pub(super) call: Option<Shared>,
+    pub(super) error: Option<Shared>,
+}
+
+/// Orders to a running queue.
+#[derive(Debug)]
+struct Orders {
+    signals: Mutex<Signals>,
+    stops: AtomicBool,
+    /// Something of the above has changed.
+    is_new: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Orders {
+    fn give(&self) {
+        self.is_new.store(true, Ordering::Release);
+        signal(&self.wake);
+    }
+
+    fn signals(&self) -> Signals {
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A running queue.
+pub(super) struct Running {
+    orders: Arc<Orders>,
+    thread: JoinHandle<State>,
+}
+
+impl Running {
+    /// # Errors
+    /// The system has no more descriptors or threads.
+    pub(super) fn start(setup: Setup, signals: Signals) -> io::Result<Self> {
+        let orders = Arc::new(Orders {
+            signals: Mutex::new(signals),
+            stops: AtomicBool::new(false),
+            is_new: AtomicBool::new(true),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let given = Arc::clone(&orders);
+        let thread = std::thread::Builder::new().name("vhost queue".into());
+        let thread = thread.stack_size(STACK_BYTES).spawn(move || run(setup, &given))?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Replaces the descriptors. The guest is called once: what has ended before was perhaps
+    /// signalled to nobody.
+    pub(super) fn set_signals(&self, signals: Signals) {
+        *self.orders.signals.lock().unwrap_or_else(PoisonError::into_inner) = signals;
+        self.orders.give();
+    }
+
+    /// Stops the queue when nothing of it is in flight.
+    pub(super) fn stop(self, before: State) -> State {
+        self.orders.stops.store(true, Ordering::Release);
+        self.orders.give();
+        // A panic is a defect of ours: the queue stays stopped, and the others live.
+        self.thread.join().unwrap_or(State { is_broken: true, ..before })
+    }
+}
+
+/// Writes to an event descriptor or a pipe. A full one is readable, which is what a signal does.
+fn signal(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// The reason why a queue stops.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error(transparent)]
+    Ring(#[from] RingFault),
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+fn run(setup: Setup, orders: &Orders) -> State {
+    let name = setup.name.clone();
+    let mut state = setup.state;
+    let outcome = wait_for_kick(&setup, orders, &mut state).and_then(|is_kicked| {
+        if !is_kicked {
+            return Ok(());
+        }
+        let mut thread = QueueThread::new(setup, orders)?;
+        let outcome = thread.run();
+        state.next_available = thread.ring.next_available();
+        outcome
+    });
+    if let Err(fault) = outcome {
+        state.is_broken = true;
+        log::say(format_args!("{name} is stopped: {fault}"));
+        orders.signals().error.iter().for_each(|error| signal(error));
+    }
+    state
+}
+
+/// Waits until the guest has kicked the queue; returns whether it has. Before that its ring may not
+/// be initialised: firmware leaves it to the kernel of the guest.
+fn wait_for_kick(setup: &Setup, orders: &Orders, state: &mut State) -> Result<bool, Fault> {
+    while !state.is_kicked && !orders.stops.load(Ordering::Acquire) {
+        let sources = [Some(setup.kick.as_fd()), Some(orders.wake.as_fd())];
+        let [is_kicked, is_ordered] = poll::readable(&sources, None)?;
+        if is_ordered {
+            take(&orders.wake)?;
+        }
+        state.is_kicked = is_kicked && take(&setup.kick)?;
+    }
+    Ok(state.is_kicked)
+}
+
+/// Empties an event descriptor, or takes some of a pipe; returns whether it held something.
+fn take(fd: &OwnedFd) -> io::Result<bool> {
+    match rustix::io::read(fd, &mut [0; 64]) {
+        Ok(0) => Err(io::Error::other("the kick descriptor has no writer any more")),
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A queue whose guest has kicked it.
+struct QueueThread<'a> {
+    // First, so that its drop has waited for the operations that use the memory of the others.
+    driver: Driver,
+    ring: Virtqueue,
+    requests: Requests,
+    memory: Arc<GuestMemory>,
+    ring_len: usize,
+    kick: Shared,
+    orders: &'a Orders,
+    signals: Signals,
+    /// Fetches nothing more, and ends when nothing is in flight.
+    is_stopping: bool,
+    /// The reason for it, if it is the guest's.
+    fault: Option<RingFault>,
+    _grant: Grant,
+}
+
+impl<'a> QueueThread<'a> {
+    fn new(setup: Setup, orders: &'a Orders) -> Result<Self, Fault> {
+        let Setup { volume, memory, queue, features, grant, .. } = setup;
+        let ring = Virtqueue::new(&memory, &queue, features, setup.state.next_available)?;
+        let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
+        let region = Arc::new(Region::new(layout.pieces_bytes)?);
+        let world = vec![Arc::clone(&region)];
+        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, setup.priority)?;
+        if !volume.fans_out_pieces() {
+            driver.stay_inline();
+        }
+        let requests = Requests::new(
+            setup.disk,
+            setup.disk_name,
+            features & FEATURE_FLUSH == 0,
+            Arc::clone(&memory),
+            Pieces::new(region),
+        );
+        Ok(Self {
+            driver,
+            ring,
+            requests,
+            memory,
+            ring_len: queue.ring_len.into(),
+            kick: setup.kick,
+            orders,
+            signals: Signals::default(),
+            is_stopping: false,
+            fault: None,
+            _grant: grant,
+        })
+    }
+
+    /// Serves until it is stopped.
+    fn run(&mut self) -> Result<(), Fault> {
+        self.ring.disarm();
+        loop {
+            match self.turn() {
+                Ok(()) => {}
+                // What the guest reads there is lost; nothing is acknowledged any more.
+                Err(RingFault::MemoryTaken) => return Err(RingFault::MemoryTaken.into()),
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    self.is_stopping = true;
+                    continue;
+                }
+            }
+            if self.is_stopping && self.requests.len() == 0 {
+                return self.fault.take().map_or(Ok(()), |fault| Err(fault.into()));
+            }
+            if !self.has_work() {
+                self.wait()?;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), RingFault> {
+        self.follow_orders();
+        self.fetch()?;
+        self.driver.poll();
+        self.requests.collect(&mut self.driver);
+        // What has ended has freed memory.
+        self.requests.feed(&mut self.driver)?;
+        // Last, because all of these submit.
+        self.driver.unplug();
+        self.complete();
+        self.publish()
+    }
+
+    fn follow_orders(&mut self) {
+        if self.orders.is_new.swap(false, Ordering::AcqRel) {
+            self.is_stopping |= self.orders.stops.load(Ordering::Acquire);
+            self.signals = self.orders.signals();
+            self.call();
+        }
+    }
+
+    /// Whether there is room for another request.
+    fn may_fetch(&self) -> bool {
+        !self.is_stopping
+            && self.requests.len() < self.ring_len
+            && !self.requests.waits_for_memory()
+            && !self.driver.is_suspended()
+    }
+
+    fn has_work(&self) -> bool {
+        self.driver.has_done() || self.may_fetch() && self.ring.has_available()
+    }
+
+    /// Fetches and submits requests, at most as many as the ring has entries: orders and
+    /// completions get their turn.
+    fn fetch(&mut self) -> Result<(), RingFault> {
+        for _ in 0..self.ring_len {
+            if !self.may_fetch() {
+                break;
+            }
+            let mut chain = self.requests.chain();
+            let Some(head) = self.ring.fetch(&self.memory, &mut chain)? else { break };
+            self.driver.on_received();
+            self.requests.begin(head, chain, &mut self.driver)?;
+            self.ring.advance();
+            let is_first = self.ring.unpublished() == 0;
+            self.complete();
+            if is_first || self.ring.unpublished() >= PUBLISH_EVERY {
+                self.publish()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves ended requests to the used ring.
+    fn complete(&mut self) {
+        for ended in self.requests.take_ended() {
+            self.ring.complete(ended.head, ended.written_bytes);
+        }
+    }
+
+    /// Shows the guest what has ended, and calls it if it waits for that.
+    fn publish(&mut self) -> Result<(), RingFault> {
+        if self.memory.is_broken() {
+            return Err(RingFault::MemoryTaken);
+        }
+        if self.ring.publish() {
+            self.call();
+        }
+        Ok(())
+    }
+
+    /// Calls the guest. Without a descriptor it polls.
+    fn call(&self) {
+        self.signals.call.iter().for_each(|call| signal(call));
+    }
+
+    /// Waits for a kick, an order, or the device.
+    fn wait(&mut self) -> Result<(), Fault> {
+        let fetches = self.may_fetch();
+        if fetches && self.ring.arm() {
+            self.ring.disarm();
+            return Ok(());
+        }
+        let [ring, workers, gate, ranges] = self.driver.wake_sources();
+        let gate = gate.or_else(|| self.driver.resumed());
+        let kick = fetches.then(|| self.kick.as_fd());
+        let sources = [kick, Some(self.orders.wake.as_fd()), ring, workers, gate, ranges];
+        let is_idle = self.driver.is_idle();
+        let limit = self.driver.wake_after().into_iter().chain(is_idle.then_some(IDLE)).min();
+        let ready = poll::readable(&sources, limit)?;
+        let [is_kicked, is_ordered, ..] = ready;
+        if is_ordered {
+            take(&self.orders.wake)?;
+        }
+        if is_kicked {
+            take(&self.kick)?;
+        }
+        if is_idle && !ready.contains(&true) {
+            self.driver.release_buffers();
+        }
+        if fetches {
+            self.ring.disarm();
+        }
+        Ok(())
+    }
+}
+
+/// Limit of the memory that a queue can use.
+pub(super) fn useful_bytes(volume: &Volume) -> usize {
+    if volume.is_synchronous() { Layout::SYNCHRONOUS_BYTES } else { GRANT_MAX_BYTES }
+}
+
+/// Division of a grant.
+struct Layout {
+    pieces_bytes: usize,
+    bounce_slots: usize,
+}
+
+impl Layout {
+    const SYNCHRONOUS_BYTES: usize = PIECES_UNIT_BYTES;
+
+    /// Pieces of a synchronous volume end at once; any other has many in flight, and bounce slots
+    /// for its writes.
+    fn of(grant_bytes: usize, is_synchronous: bool) -> Self {
+        if is_synchronous {
+            return Self { pieces_bytes: Self::SYNCHRONOUS_BYTES, bounce_slots: 0 };
+        }
+        let pieces_bytes = (grant_bytes / 2).next_multiple_of(PIECES_UNIT_BYTES);
+        Self { pieces_bytes, bounce_slots: (grant_bytes - pieces_bytes) / SLOT_BYTES }
+    }
+}
