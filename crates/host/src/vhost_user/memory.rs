@@ -217,8 +217,14 @@ impl GuestMemory {
         }
     }
 
-    /// A part of one region by its address in the front end, as rings are named.
-    pub(super) fn window(&self, front_end_addr: u64, len_bytes: usize) -> Option<Window> {
+    /// A part of one region by its address in the front end, as rings are named. `None` also if it
+    /// is not aligned in our memory: the region may be anywhere in its file.
+    pub(super) fn window(
+        &self,
+        front_end_addr: u64,
+        len_bytes: usize,
+        align_bytes: usize,
+    ) -> Option<Window> {
         let holds = |region: &&Arc<Region>| {
             let skip_bytes = front_end_addr.checked_sub(region.of.front_end_addr);
             skip_bytes.is_some_and(|skip| {
@@ -227,7 +233,8 @@ impl GuestMemory {
         };
         let region = self.regions.iter().find(holds)?;
         let (base, _) = region.at(front_end_addr - region.of.front_end_addr);
-        Some(Window { base, len_bytes, _region: Arc::clone(region) })
+        let is_aligned = (base as usize).is_multiple_of(align_bytes);
+        is_aligned.then(|| Window { base, len_bytes, _region: Arc::clone(region) })
     }
 }
 

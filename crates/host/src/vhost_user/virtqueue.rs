@@ -31,7 +31,7 @@ const USED_ENTRY_BYTES: usize = 8;
 pub(super) enum RingFault {
     #[error(transparent)]
     Chain(#[from] ChainFault),
-    #[error("its ring is outside of the guest's memory")]
+    #[error("its ring is outside of the guest's memory, or not aligned there")]
     Ring,
     #[error("{came} requests are available in a ring of {ring_len}")]
     Index { came: u16, ring_len: u16 },
@@ -71,10 +71,11 @@ impl Virtqueue {
         // With the word for the event index, which follows the entries.
         let available_bytes = ENTRIES_AT + entries * AVAILABLE_ENTRY_BYTES + 2;
         let used_bytes = ENTRIES_AT + entries * USED_ENTRY_BYTES + 2;
-        let window = |addr, len| memory.window(addr, len).ok_or(RingFault::Ring);
-        let descriptors = window(addresses.descriptors, entries * DESCRIPTOR_BYTES as usize)?;
-        let available = window(addresses.available, available_bytes)?;
-        let used = window(addresses.used, used_bytes)?;
+        let window = |addr, len, align| memory.window(addr, len, align).ok_or(RingFault::Ring);
+        let descriptors_bytes = entries * DESCRIPTOR_BYTES as usize;
+        let descriptors = window(addresses.descriptors, descriptors_bytes, 1)?;
+        let available = window(addresses.available, available_bytes, 2)?;
+        let used = window(addresses.used, used_bytes, 4)?;
         let next_used = used.load_u16(INDEX_AT, Ordering::Acquire);
         Ok(Self {
             ring_len,

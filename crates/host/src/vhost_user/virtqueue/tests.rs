@@ -195,6 +195,21 @@ fn index_that_runs_ahead_and_rings_outside_of_memory_are_faults() {
 }
 
 #[test]
+fn ring_that_is_aligned_for_the_front_end_and_not_in_its_file_is_a_fault() {
+    let guest = Guest::new();
+    let region = MemoryRegion {
+        guest_addr: 0,
+        len_bytes: REGION_BYTES,
+        front_end_addr: FRONT_END,
+        file_offset_bytes: 1,
+    };
+    let memory = GuestMemory::default().with(region, &guest.file.into()).unwrap();
+    let (queue, features) = Guest::queue(0);
+    let made = Virtqueue::new(&memory, &queue, features, 0);
+    assert_eq!(made.unwrap_err(), RingFault::Ring);
+}
+
+#[test]
 fn guest_is_called_when_its_event_index_is_passed_and_not_otherwise() {
     let guest = Guest::new();
     let event_at = AVAILABLE_AT + 4 + 2 * u64::from(RING_LEN);
