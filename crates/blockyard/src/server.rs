@@ -1,4 +1,4 @@
-//! Volumes as network block devices, served by this process.
+//! Volumes as network block devices and as disks of virtual machines, served by this process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use blockyard_engine::priority::Priority;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
-use blockyard_host::server::{Answer, ServedExport, ServerOptions};
+use blockyard_host::server::{Answer, DeviceOptions, ServedExport, ServerOptions};
 
 use crate::control::Devices;
 use crate::error::{contained, contained_with};
@@ -18,7 +18,7 @@ use crate::output::InUse;
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
 
-/// An NBD server of volumes.
+/// A server of volumes: over NBD, and as disks of virtual machines.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,6 +53,8 @@ enum Door {
     /// The first available of these addresses.
     Tcp(Vec<SocketAddr>),
     Descriptor(OwnedFd),
+    /// A disk of a virtual machine, by the name of its export.
+    VhostUser(PathBuf, String, DeviceOptions),
     Control(PathBuf),
     MetricsUnix(PathBuf),
     MetricsTcp(SocketAddr),
@@ -62,6 +64,7 @@ impl Door {
     fn check(&self) -> Result<(), Error> {
         let (field, path) = match self {
             Self::Unix(path) => ("unix", path),
+            Self::VhostUser(path, ..) => ("vhost_user", path),
             Self::Control(path) => ("control", path),
             Self::MetricsUnix(path) => ("metrics_unix", path),
             Self::Tcp(_) | Self::Descriptor(_) | Self::MetricsTcp(_) => return Ok(()),
@@ -126,6 +129,18 @@ impl Server {
         self.door(Door::Descriptor(socket))
     }
 
+    /// Offers the export of this name as a disk to a virtual machine, by vhost-user-blk on a Unix
+    /// socket (mode 0600). One virtual machine at a time may use the socket.
+    #[must_use]
+    pub fn vhost_user(
+        self,
+        path: impl Into<PathBuf>,
+        export: impl Into<String>,
+        options: DeviceOptions,
+    ) -> Self {
+        self.door(Door::VhostUser(path.into(), export.into(), options))
+    }
+
     /// Accepts commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
     /// than `status` need volumes opened with [`Options::controlled`].
     ///
@@ -187,13 +202,14 @@ impl Server {
             return Err(Error::options(Path::new("server"), problem));
         }
         if self.doors.is_empty() {
-            let problem = "a server needs a socket: `unix`, `tcp`, `descriptor`, `control`, \
-                           `metrics_unix` or `metrics_tcp`";
+            let problem = "a server needs a socket: `unix`, `tcp`, `descriptor`, `vhost_user`, \
+                           `control`, `metrics_unix` or `metrics_tcp`";
             return Err(Error::options(Path::new("server"), problem));
         }
         self.doors.iter().try_for_each(Door::check)?;
         let named = self.exports.iter().map(|export| (export.name.as_str(), &export.volume));
         let devices = Arc::new(Devices::new(named, max, self.in_use));
+        let names = self.exports.iter().map(|export| export.name.clone()).collect();
         let targets = self.exports.iter().flat_map(|export| export.volume.targets.iter().copied());
         let targets = targets.collect();
         let served = self.exports.into_iter().map(|Export { name, volume, priority }| {
@@ -203,7 +219,7 @@ impl Server {
         let server = host::Server::new(served.collect(), self.options)?;
         let addresses = Vec::new();
         let metrics = Vec::new();
-        let mut listening = Listening { server, addresses, metrics, targets };
+        let mut listening = Listening { server, names, addresses, metrics, targets };
         for door in self.doors {
             listening.open(door, &devices)?;
         }
@@ -234,6 +250,8 @@ impl Server {
 /// A server that listens but does not run yet.
 pub struct Listening {
     server: host::Server,
+    /// Names of the exports, in order.
+    names: Vec<String>,
     addresses: Vec<SocketAddr>,
     metrics: Vec<SocketAddr>,
     /// The program's own targets that the volumes may use.
@@ -272,6 +290,14 @@ impl Listening {
             Door::Unix(path) => server.listen_unix(&path)?,
             Door::Tcp(addresses) => self.addresses.push(first_of(server, &addresses)?),
             Door::Descriptor(socket) => server.listen_fd(socket)?,
+            Door::VhostUser(path, name, options) => {
+                let export = self.names.iter().position(|export| *export == name);
+                let export = export.ok_or_else(|| {
+                    let problem = format!("`vhost_user`: there is no export {name:?}");
+                    Error::options(Path::new("server"), problem)
+                })?;
+                server.listen_vhost_user(&path, export, &options)?;
+            }
             Door::Control(path) => {
                 let devices = Arc::clone(devices);
                 server.listen_control(&path, Arc::new(move |line| devices.answer(line)))?;

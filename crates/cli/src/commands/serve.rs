@@ -1,4 +1,5 @@
-//! `blockyard serve`: volumes as network block devices, until SIGTERM, SIGINT or SIGHUP.
+//! `blockyard serve`: volumes as network block devices and disks of virtual machines, until
+//! SIGTERM, SIGINT or SIGHUP.
 //!
 //! ```text
 //! options or --config -> read headers, get passphrases -> signals into a descriptor
@@ -29,8 +30,10 @@ use crate::size::human_size;
 use crate::volume_spec::Prepared;
 
 mod activation;
+mod vhost_user;
 
 use activation::Activated;
+use vhost_user::VhostUserArgs;
 
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
@@ -75,14 +78,15 @@ const OF_ONE_VOLUME: [&str; 39] = [
     "max_sectors",
     "ioprio",
     "alias",
+    "vhost_user",
 ];
 
-/// Serve volumes as network block devices (NBD)
+/// Serve volumes as network block devices (NBD) and as disks of virtual machines
 ///
 /// Runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and exits; a
 /// second SIGTERM or SIGINT ends it at once. Accepts sockets from systemd (socket activation), and
 /// notifies it when ready.
-// 17 fields: one for each option of the command, and groups of shared options.
+// 18 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
@@ -93,6 +97,9 @@ pub(crate) struct ServeArgs {
     /// Listen on a TCP port (default 10809); the connection is not encrypted
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+
+    #[command(flatten)]
+    vhost_user: VhostUserArgs,
 
     /// Accept commands on a Unix socket (mode 0600): status, suspend, resume, message
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -186,7 +193,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let (listening, servers) = plan.listen(args, &volumes, in_use)?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        announcement(spec, volume, &servers).iter().for_each(|line| say(line));
+        let vhost_user = args.vhost_user.vhost_user.as_deref();
+        announcement(spec, volume, &servers, vhost_user).iter().for_each(|line| say(line));
     }
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
@@ -234,21 +242,16 @@ impl Plan {
         let socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
-        if socket.is_none() && addresses.is_empty() && activated.is_empty() {
+        let vhost_user = args.vhost_user.vhost_user.as_deref();
+        let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
+        if !has_nbd && vhost_user.is_none() {
             return Err(Failure::failed(
-                "nowhere to listen: name a Unix socket with --socket PATH or a TCP port with \
-                 --listen HOST:PORT",
+                "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with \
+                 --listen HOST:PORT, or the socket of a virtual machine with --vhost-user PATH",
             ));
         }
-        if let Some(folder) = socket.as_deref().and_then(Path::parent)
-            && !folder.as_os_str().is_empty()
-            && !folder.is_dir()
-        {
-            return Err(Failure::failed(format!(
-                "--socket: the folder {} does not exist; create it first",
-                folder.display()
-            )));
-        }
+        let sockets = [("--socket", socket.as_deref()), ("--vhost-user", vhost_user)];
+        sockets.iter().try_for_each(|(option, path)| check_folder(option, *path))?;
         let threads = args.threads.or(config.threads);
         let exports = config.exports;
         // A client usually has four connections.
@@ -309,6 +312,10 @@ impl Plan {
             server = server.tcp_first_of(self.addresses.clone());
         }
         let tcp_place = servers.len();
+        if let Some(path) = &args.vhost_user.vhost_user {
+            let export = &self.exports[0];
+            server = server.vhost_user(path, &export.name, args.vhost_user.options(export));
+        }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
             server = server.descriptor(activated.fd);
@@ -327,6 +334,18 @@ impl Plan {
         }
         listening.metrics_addresses().iter().for_each(say_metrics);
         Ok((listening, servers))
+    }
+}
+
+/// Whether a socket can be made at a path.
+fn check_folder(option: &str, path: Option<&Path>) -> Result<(), Failure> {
+    let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        None => Ok(()),
+        Some(folder) => Err(Failure::failed(format!(
+            "{option}: the folder {} does not exist; create it first",
+            folder.display()
+        ))),
     }
 }
 
@@ -419,15 +438,23 @@ fn absolute(socket: &Path) -> PathBuf {
 }
 
 /// Volumes and their addresses: one line each, and one for each other name.
-fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> Vec<String> {
+fn announcement(
+    spec: &ExportSpec,
+    volume: &Volume,
+    servers: &[nbd::Server],
+    vhost_user: Option<&Path>,
+) -> Vec<String> {
     let at = |export: &str| {
         let uri = |server: &nbd::Server| Uri { server: server.clone(), export: export.into() };
         servers.iter().map(|server| uri(server).to_string()).collect::<Vec<_>>().join(" and ")
     };
     let path = spec.volume.path.display();
-    let aliases = spec.aliases.iter().map(|alias| {
+    let aliases = spec.aliases.iter().filter(|_| !servers.is_empty()).map(|alias| {
         format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
     });
+    let vhost_user = vhost_user.map(|path| format!("vhost-user socket {}", path.display()));
+    let nbd = (!servers.is_empty()).then(|| at(&spec.name));
+    let places: Vec<_> = nbd.into_iter().chain(vhost_user).collect();
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
     let itself = format!(
         "serving {path} ({}, {}{}{}) at {}",
@@ -435,7 +462,7 @@ fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> 
         volume.describe(),
         elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
         if volume.is_read_only() { ", read-only" } else { "" },
-        at(&spec.name)
+        places.join(" and ")
     );
     std::iter::once(itself).chain(aliases).collect()
 }

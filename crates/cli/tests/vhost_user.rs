@@ -1,0 +1,84 @@
+//! `serve --vhost-user`: a LUKS2 volume as the disk of a virtual machine.
+
+#[path = "../../host/tests/guest/mod.rs"]
+mod guest;
+mod lab;
+
+use guest::{F_EVENT_INDEX, F_FLUSH, FLUSH, GET_ID, Guest};
+use lab::{Lab, SMALL_LEN_BYTES, Server, is_socket, noise};
+use rustix::process::{Pid, Signal, kill_process};
+
+const SLOT: usize = guest::SLOT_BYTES as usize;
+
+fn connect(lab: &Lab) -> Guest {
+    Guest::connect(&lab.path("v"), 1, F_FLUSH | F_EVENT_INDEX)
+}
+
+fn fill(guest: &mut Guest, bytes: &[u8]) {
+    for (sector, bytes) in (0..).step_by(SLOT / 512).zip(bytes.chunks(SLOT)) {
+        assert_eq!(guest.write_data(sector, bytes), 0);
+    }
+}
+
+fn kill(server: Server) {
+    let pid = Pid::from_raw(server.pid() as i32).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    server.ended();
+}
+
+#[test]
+fn virtual_machine_writes_what_dump_reads() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&["vol", "-d", "pass", "--vhost-user", "v"]);
+    assert!(server.said[0].ends_with("at vhost-user socket v"), "{:?}", server.said);
+    let bytes = noise(SMALL_LEN_BYTES, 1);
+    let mut guest = connect(&lab);
+    fill(&mut guest, &bytes);
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+    assert_eq!(guest.run(0, GET_ID, 0, 20), 0);
+    assert_eq!(guest.read(Guest::data_at(0, 0), 4), b"vol\0");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0), "while the machine is connected");
+    assert!(guest.is_disconnected() && !is_socket(&lab.path("v")));
+    assert!(lab.ok(&["dump", "vol", "-d", "pass"]).stdout == bytes);
+}
+
+#[test]
+fn killed_server_has_what_it_acknowledged() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    for round in 0..5 {
+        let server = lab.serve(&["vol", "-d", "pass", "--vhost-user", "v"]);
+        let bytes = noise(SMALL_LEN_BYTES, round);
+        let mut guest = connect(&lab);
+        fill(&mut guest, &bytes);
+        kill(server);
+        assert!(lab.ok(&["dump", "vol", "-d", "pass"]).stdout == bytes, "round {round}");
+    }
+}
+
+#[test]
+fn disk_has_the_queues_that_the_options_say_and_nbd_beside_it() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["vol", "-d", "pass", "-r", "--socket", "s", "--vhost-user", "v"];
+    let server = lab.serve(&[&words[..], &["--num-queues", "3", "--queue-size", "256"]].concat());
+    let said = &server.said[0];
+    assert!(said.contains("at nbd+unix:") && said.ends_with(" and vhost-user socket v"), "{said}");
+    let mut guest = connect(&lab);
+    assert_eq!(guest.config()[34], 3);
+    assert_eq!(guest.write_data(0, &[0; 4096]), 1, "read-only");
+    drop((guest, server));
+    for (words, expected) in [
+        (&["--vhost-user", "v", "--queue-size", "3"][..], "power of two"),
+        (&["--vhost-user", "v", "--num-queues", "257"], "256"),
+        (&["--socket", "s", "--num-queues", "2"], "--vhost-user"),
+        (&["--vhost-user", "none/v"], "does not exist"),
+        (&[], "--vhost-user"),
+    ] {
+        let words = [&["serve", "vol", "-d", "pass"], words].concat();
+        let output = lab.run(&words);
+        let said = lab::text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    }
+}
