@@ -62,6 +62,11 @@ fn follow(
         Action::Call(queue, present) | Action::Error(queue, present) => {
             assert!(*queue < QUEUES && (!present || descriptors == 1));
         }
+        Action::SetInflight(area) | Action::MakeInflight(area) => {
+            assert!((1..=QUEUES).contains(&area.queues) && area.ring_len <= RING_LEN_MAX);
+            assert!(u64::from(area.queues) * area.queue_bytes() <= area.len_bytes);
+            assert!(area.file_offset_bytes.checked_add(area.len_bytes).is_some());
+        }
         Action::Nothing | Action::SetFeatures | Action::Reset => {}
     }
     for (at, region) in memory.iter().enumerate() {

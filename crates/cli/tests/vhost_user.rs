@@ -4,11 +4,13 @@
 mod guest;
 mod lab;
 
-use guest::{F_EVENT_INDEX, F_FLUSH, FLUSH, GET_ID, Guest};
+use guest::{F_EVENT_INDEX, F_FLUSH, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE};
 use lab::{Lab, SMALL_LEN_BYTES, Server, is_socket, noise};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SLOT: usize = guest::SLOT_BYTES as usize;
+/// Length of a request beside others.
+const PART: usize = 16 << 10;
 
 fn connect(lab: &Lab) -> Guest {
     Guest::connect(&lab.path("v"), 1, F_FLUSH | F_EVENT_INDEX)
@@ -54,6 +56,49 @@ fn killed_server_has_what_it_acknowledged() {
         fill(&mut guest, &bytes);
         kill(server);
         assert!(lab.ok(&["dump", "vol", "-d", "pass"]).stdout == bytes, "round {round}");
+    }
+}
+
+/// Writes and reads are in flight when the server is killed. Each ends once, and its data is right.
+#[test]
+fn requests_in_flight_at_a_kill_are_done_by_the_next_server() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    for options in [&[][..], &["--direct"]] {
+        let words = [&["vol", "-d", "pass", "--vhost-user", "v"], options].concat();
+        let mut server = lab.serve(&words);
+        let mut guest = Guest::connect_recorded(&lab.path("v"), F_FLUSH | F_EVENT_INDEX);
+        let mut bytes = noise(SMALL_LEN_BYTES, 1);
+        fill(&mut guest, &bytes);
+        for round in 0..20 {
+            for slot in 0..SLOTS {
+                let at = usize::from(slot) * PART;
+                let part = &mut bytes[at..at + PART];
+                let kind = if slot % 3 == round % 3 { READ } else { WRITE };
+                guest.write(Guest::data_at(0, slot), &[0; PART]);
+                if kind == WRITE {
+                    part.copy_from_slice(&noise(PART, u64::from(round * SLOTS + slot)));
+                    guest.write(Guest::data_at(0, slot), part);
+                }
+                guest.push(0, slot, kind, at as u64 / 512, PART as u32);
+            }
+            guest.kick(0);
+            let mut ended: Vec<u16> = (0..round % 4).map(|_| guest.ended(0).0).collect();
+            kill(server);
+            server = lab.serve(&words);
+            guest.reconnect(&lab.path("v"));
+            ended.extend((ended.len()..SLOTS.into()).map(|_| guest.ended(0).0));
+            ended.sort_unstable();
+            assert_eq!(ended, (0..SLOTS).map(|slot| 3 * slot).collect::<Vec<_>>());
+            for (slot, part) in (0..SLOTS).zip(bytes.chunks(PART)) {
+                assert_eq!(guest.status(0, slot), 0, "round {round}");
+                assert!(guest.read(Guest::data_at(0, slot), PART) == part, "round {round}: {slot}");
+            }
+        }
+        assert!(!guest.has_ended(0) && guest.lives(0));
+        assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+        assert!(lab.ok(&["dump", "vol", "-d", "pass"]).stdout == bytes);
     }
 }
 

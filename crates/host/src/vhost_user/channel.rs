@@ -8,7 +8,7 @@ use blockyard_protocol::vhost_user::MEMORY_REGIONS_MAX;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 /// Fills `bytes`, and moves descriptors that came beside them to the end of `descriptors`. Returns
@@ -45,13 +45,22 @@ pub(super) fn receive(
     Ok(true)
 }
 
-/// Sends all bytes.
-pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+/// Sends all bytes, and a descriptor beside the first.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
         let rest = &[IoSlice::new(&bytes[done..])];
-        let mut nothing = SendAncillaryBuffer::default();
-        match sendmsg(socket, rest, &mut nothing, SendFlags::NOSIGNAL) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.filter(|_| done == 0);
+        if let Some(descriptors) = descriptors.as_ref().map(std::slice::from_ref) {
+            assert!(beside.push(SendAncillaryMessage::ScmRights(descriptors)), "it has room");
+        }
+        match sendmsg(socket, rest, &mut beside, SendFlags::NOSIGNAL) {
             Ok(len) => done += len,
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),

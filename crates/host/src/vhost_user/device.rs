@@ -1,15 +1,17 @@
 //! The thread of one front end: its messages, its memory and its queues.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use blockyard_engine::priority::Priority;
-use blockyard_protocol::vhost_user::{Action, HEADER_BYTES, MemoryRegion, Offer, Outcome, Session};
+use blockyard_protocol::vhost_user::{
+    Action, HEADER_BYTES, InflightArea, MemoryRegion, Offer, Outcome, Session,
+};
 use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, MemfdFlags, memfd_create};
 
 use super::channel;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Window};
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
 use crate::memory::Budget;
 use crate::volume::Volume;
@@ -84,6 +86,10 @@ struct FrontEnd<'a> {
     disk: Disk,
     session: Session,
     memory: Arc<GuestMemory>,
+    /// Memory that records requests in flight.
+    records: Option<(InflightArea, GuestMemory)>,
+    /// A descriptor that goes with the next answer.
+    to_send: Option<OwnedFd>,
     lines: Vec<Line>,
     budget: Arc<Budget>,
 }
@@ -98,6 +104,8 @@ impl<'a> FrontEnd<'a> {
             disk,
             session: Session::new(offer, &disk.config()),
             memory: Arc::default(),
+            records: None,
+            to_send: None,
             lines: (0..queues).map(|_| Line::new()).collect(),
             budget: Budget::new(queues.into()),
         }
@@ -128,7 +136,8 @@ impl<'a> FrontEnd<'a> {
             };
             let finished = self.session.finish(outcome, &mut reply);
             finished.map_err(|error| problem.unwrap_or_else(|| error.to_string()))?;
-            channel::send(socket, &reply).map_err(failed)?;
+            let beside = self.to_send.take();
+            channel::send(socket, &reply, beside.as_ref().map(AsFd::as_fd)).map_err(failed)?;
         }
     }
 
@@ -145,6 +154,11 @@ impl<'a> FrontEnd<'a> {
             Action::RemoveMemory(region) => {
                 let memory = self.memory.without(&region);
                 self.change_memory(memory);
+            }
+            Action::MakeInflight(area) => self.to_send = Some(make_records(area)?),
+            Action::SetInflight(area) => {
+                let file = descriptors.next().ok_or("memory came without a descriptor")?;
+                self.set_records(area, &file)?;
             }
             Action::SetFeatures => {
                 self.stop_all();
@@ -229,6 +243,32 @@ impl<'a> FrontEnd<'a> {
         Ok(())
     }
 
+    /// Records requests in flight in this memory.
+    fn set_records(&mut self, area: InflightArea, file: &OwnedFd) -> Result<(), String> {
+        // As a region whose addresses are offsets.
+        let region = MemoryRegion {
+            guest_addr: 0,
+            len_bytes: area.len_bytes,
+            front_end_addr: 0,
+            file_offset_bytes: area.file_offset_bytes,
+        };
+        let records = self.memory.cleared().with(region, file)?;
+        self.stop_all();
+        self.records = Some((area, records));
+        self.start_all();
+        Ok(())
+    }
+
+    /// The record of a queue, if the front end keeps one for it.
+    fn record(&self, queue: u16) -> Option<Window> {
+        let (area, records) = self.records.as_ref()?;
+        let queue_bytes = area.queue_bytes();
+        let set_up = self.session.queue(queue);
+        let fits = queue < area.queues && set_up.ring_len <= area.ring_len;
+        let at = u64::from(queue) * queue_bytes;
+        fits.then(|| records.window(at, queue_bytes as usize, 8)).flatten()
+    }
+
     /// Stops a queue, and starts it if it may run.
     fn restart(&mut self, queue: u16) {
         let may_run = self.session.may_run(queue);
@@ -256,6 +296,7 @@ impl<'a> FrontEnd<'a> {
             features: self.session.features(),
             state,
             kick,
+            record: self.record(queue),
             grant: self.budget.grant(useful_bytes(&self.device.volume)),
         };
         match Running::start(setup, signals) {
@@ -263,6 +304,13 @@ impl<'a> FrontEnd<'a> {
             Err(error) => log::say(format_args!("{name} is stopped: no thread for it: {error}")),
         }
     }
+}
+
+/// Memory of zeroes for records.
+fn make_records(area: InflightArea) -> Result<OwnedFd, String> {
+    let made = memfd_create("blockyard-inflight", MemfdFlags::CLOEXEC);
+    let made = made.and_then(|file| rustix::fs::ftruncate(&file, area.len_bytes).map(|()| file));
+    made.map_err(|error| format!("there is no memory for requests in flight: {error}"))
 }
 
 /// A descriptor of an event or a pipe, non-blocking: a full one must not stop a thread. Others,

@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use blockyard_protocol::vhost_user::MemoryRegion;
 use blockyard_protocol::virtio_queue::Span;
@@ -320,6 +320,21 @@ impl Window {
         assert!(base.is_aligned());
         // SAFETY: the word is mapped as long as the window, aligned, and only accessed atomically.
         unsafe { AtomicU32::from_ptr(base) }.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn store_u8(&self, offset_bytes: usize, value: u8) {
+        let base = self.at::<1>(offset_bytes);
+        // SAFETY: the byte is mapped as long as the window, and only accessed atomically.
+        unsafe { AtomicU8::from_ptr(base) }.store(value, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn store_u64(&self, offset_bytes: usize, value: u64) {
+        let base = self.at::<8>(offset_bytes).cast::<u64>();
+        assert!(base.is_aligned());
+        // SAFETY: the word is mapped as long as the window, aligned, and only accessed atomically.
+        unsafe { AtomicU64::from_ptr(base) }.store(value.to_le(), Ordering::Release);
     }
 
     /// A copy of `N` bytes.

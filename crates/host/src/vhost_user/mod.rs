@@ -10,6 +10,7 @@
 
 mod channel;
 mod device;
+mod inflight;
 mod memory;
 mod pieces;
 mod queue;

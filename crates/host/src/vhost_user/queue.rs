@@ -20,7 +20,7 @@ use blockyard_protocol::virtio_blk::{Disk, FEATURE_FLUSH, NAME_BYTES};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Window};
 use super::pieces::Pieces;
 use super::requests::Requests;
 use super::virtqueue::{RingFault, Virtqueue};
@@ -54,6 +54,8 @@ pub(super) struct Setup {
     pub(super) features: u64,
     pub(super) state: State,
     pub(super) kick: Shared,
+    /// Record of requests in flight.
+    pub(super) record: Option<Window>,
     pub(super) grant: Grant,
 }
 
@@ -203,7 +205,7 @@ struct QueueThread<'a> {
     kick: Shared,
     orders: &'a Orders,
     signals: Signals,
-    /// Fetches nothing more, and ends when nothing is in flight.
+    /// Fetches nothing new, and ends when nothing is in flight.
     is_stopping: bool,
     /// The reason for it, if it is the guest's.
     fault: Option<RingFault>,
@@ -212,8 +214,9 @@ struct QueueThread<'a> {
 
 impl<'a> QueueThread<'a> {
     fn new(setup: Setup, orders: &'a Orders) -> Result<Self, Fault> {
-        let Setup { volume, memory, queue, features, grant, .. } = setup;
-        let ring = Virtqueue::new(&memory, &queue, features, setup.state.next_available)?;
+        let Setup { volume, memory, queue, features, record, grant, .. } = setup;
+        let next_available = setup.state.next_available;
+        let ring = Virtqueue::new(&memory, &queue, features, next_available, record)?;
         let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
         let region = Arc::new(Region::new(layout.pieces_bytes)?);
         let world = vec![Arc::clone(&region)];
@@ -257,7 +260,7 @@ impl<'a> QueueThread<'a> {
                     continue;
                 }
             }
-            if self.is_stopping && self.requests.len() == 0 {
+            if self.is_stopping && self.requests.len() == 0 && !self.may_fetch() {
                 return self.fault.take().map_or(Ok(()), |fault| Err(fault.into()));
             }
             if !self.has_work() {
@@ -287,9 +290,11 @@ impl<'a> QueueThread<'a> {
         }
     }
 
-    /// Whether there is room for another request.
+    /// Whether another request may be fetched, and there is room for it. One of an earlier server
+    /// is in flight already, so a stop waits for it.
     fn may_fetch(&self) -> bool {
-        !self.is_stopping
+        self.fault.is_none()
+            && (!self.is_stopping || self.ring.has_recovered())
             && self.requests.len() < self.ring_len
             && !self.requests.waits_for_memory()
             && !self.driver.is_suspended()
@@ -310,7 +315,7 @@ impl<'a> QueueThread<'a> {
             let Some(head) = self.ring.fetch(&self.memory, &mut chain)? else { break };
             self.driver.on_received();
             self.requests.begin(head, chain, &mut self.driver)?;
-            self.ring.advance();
+            self.ring.advance(head);
             let is_first = self.ring.unpublished() == 0;
             self.complete();
             if is_first || self.ring.unpublished() >= PUBLISH_EVERY {

@@ -6,6 +6,7 @@
 //! ```
 //! Every word and every descriptor is read once; the guest may change them at any time.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
 use blockyard_protocol::vhost_user::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, Queue};
@@ -13,6 +14,7 @@ use blockyard_protocol::virtio_queue::{
     Chain, ChainFault, DESCRIPTOR_BYTES, Descriptor, Place, Span, Walk,
 };
 
+use super::inflight::Inflight;
 use super::memory::{GuestMemory, Window};
 
 /// Flag of the used ring: the device wants no kicks.
@@ -37,6 +39,10 @@ pub(super) enum RingFault {
     Index { came: u16, ring_len: u16 },
     #[error("a buffer at {0:#x} is outside of the guest's memory")]
     Address(u64),
+    #[error("descriptor {0} is made available again before its request has ended")]
+    Duplicate(u16),
+    #[error("the record of its requests in flight is that of another ring")]
+    Record,
     #[error("memory of the guest was taken away")]
     MemoryTaken,
 }
@@ -54,16 +60,22 @@ pub(super) struct Virtqueue {
     /// Index of the next completion, and its published value.
     next_used: u16,
     published: u16,
+    /// `None` if the front end keeps no record.
+    inflight: Option<Inflight>,
+    /// Requests of a server before this one, which are done again first.
+    recovered: VecDeque<u16>,
 }
 
 impl Virtqueue {
-    /// The queue of a front end, from the request at index `next_available` on. Reads the used
-    /// index: the guest has kicked, so it has initialised its ring.
+    /// The queue of a front end, from the request at index `next_available` on, or as its record of
+    /// requests in flight says. Reads the used index: the guest has kicked, so it has initialised
+    /// its ring.
     pub(super) fn new(
         memory: &GuestMemory,
         queue: &Queue,
         features: u64,
         next_available: u16,
+        record: Option<Window>,
     ) -> Result<Self, RingFault> {
         let ring_len = queue.ring_len;
         let entries = usize::from(ring_len);
@@ -77,6 +89,14 @@ impl Virtqueue {
         let available = window(addresses.available, available_bytes, 2)?;
         let used = window(addresses.used, used_bytes, 4)?;
         let next_used = used.load_u16(INDEX_AT, Ordering::Acquire);
+        let opened = record.map(|record| Inflight::open(record, ring_len, next_used)).transpose();
+        let (inflight, recovered) = match opened.map_err(|_| RingFault::Record)? {
+            Some((inflight, recovered)) => (Some(inflight), recovered),
+            None => (None, None),
+        };
+        // What was fetched has ended or is in flight.
+        let fetched = recovered.as_ref().map(|heads| next_used.wrapping_add(heads.len() as u16));
+        let next_available = fetched.unwrap_or(next_available);
         Ok(Self {
             ring_len,
             is_indirect: features & FEATURE_INDIRECT != 0,
@@ -87,6 +107,8 @@ impl Virtqueue {
             next_available,
             next_used,
             published: next_used,
+            inflight,
+            recovered: recovered.unwrap_or_default().into(),
         })
     }
 
@@ -95,9 +117,15 @@ impl Virtqueue {
         self.next_available
     }
 
+    /// Whether requests of an earlier server are to be done again.
+    pub(super) fn has_recovered(&self) -> bool {
+        !self.recovered.is_empty()
+    }
+
     /// Whether a request can be fetched.
     pub(super) fn has_available(&self) -> bool {
-        self.available.load_u16(INDEX_AT, Ordering::Acquire) != self.next_available
+        let index = self.available.load_u16(INDEX_AT, Ordering::Acquire);
+        index != self.next_available || !self.recovered.is_empty()
     }
 
     /// The next request: its head, and its buffers in `chain`, all of them in `memory`. It stays
@@ -107,19 +135,13 @@ impl Virtqueue {
         memory: &GuestMemory,
         chain: &mut Chain,
     ) -> Result<Option<u16>, RingFault> {
-        let index = self.available.load_u16(INDEX_AT, Ordering::Acquire);
-        let came = index.wrapping_sub(self.next_available);
-        if came == 0 {
-            return Ok(None);
-        }
-        if came > self.ring_len {
-            return Err(RingFault::Index { came, ring_len: self.ring_len });
-        }
-        let entry = usize::from(self.next_available % self.ring_len);
-        let at = ENTRIES_AT + entry * AVAILABLE_ENTRY_BYTES;
-        let head = self.available.load_u16(at, Ordering::Relaxed);
+        let Some(head) = self.head()? else { return Ok(None) };
         chain.clear();
         let mut walk = Walk::new(head, self.ring_len, self.is_indirect)?;
+        let is_taken = self.inflight.as_ref().is_some_and(|inflight| inflight.is_taken(head));
+        if is_taken && self.recovered.is_empty() {
+            return Err(RingFault::Duplicate(head));
+        }
         while walk.on_descriptor(self.descriptor(memory, walk.place())?, chain)? {}
         let outside = |span: &&Span| !memory.has(**span);
         if let Some(span) = chain.readable.iter().chain(&chain.writable).find(outside) {
@@ -131,8 +153,32 @@ impl Virtqueue {
         Ok(Some(head))
     }
 
+    /// The head of the next request.
+    fn head(&self) -> Result<Option<u16>, RingFault> {
+        if let Some(head) = self.recovered.front() {
+            return Ok(Some(*head));
+        }
+        let index = self.available.load_u16(INDEX_AT, Ordering::Acquire);
+        let came = index.wrapping_sub(self.next_available);
+        if came == 0 {
+            return Ok(None);
+        }
+        if came > self.ring_len {
+            return Err(RingFault::Index { came, ring_len: self.ring_len });
+        }
+        let entry = usize::from(self.next_available % self.ring_len);
+        let at = ENTRIES_AT + entry * AVAILABLE_ENTRY_BYTES;
+        Ok(Some(self.available.load_u16(at, Ordering::Relaxed)))
+    }
+
     /// Takes the request that was fetched.
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance(&mut self, head: u16) {
+        if self.recovered.pop_front().is_some() {
+            return;
+        }
+        if let Some(inflight) = &mut self.inflight {
+            inflight.take(head);
+        }
         self.next_available = self.next_available.wrapping_add(1);
     }
 
@@ -152,6 +198,9 @@ impl Virtqueue {
 
     /// Puts an ended request into the used ring; `written_bytes` were written to its buffers.
     pub(super) fn complete(&mut self, head: u16, written_bytes: u32) {
+        if let Some(inflight) = &mut self.inflight {
+            inflight.end(head);
+        }
         let entry = usize::from(self.next_used % self.ring_len);
         let at = ENTRIES_AT + entry * USED_ENTRY_BYTES;
         self.used.store_u32(at, head.into());
@@ -171,6 +220,9 @@ impl Virtqueue {
             return false;
         }
         self.used.store_u16(INDEX_AT, self.next_used, Ordering::Release);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.publish(self.next_used);
+        }
         // The index must be visible before the guest's wish is read; the guest does the reverse.
         fence(Ordering::SeqCst);
         if !self.has_event_index {

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs::File;
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
 /// Request types.
 pub(crate) const READ: u32 = 0;
@@ -63,6 +66,9 @@ pub(crate) struct Guest {
     socket: UnixStream,
     pub(crate) memory: File,
     queues: Vec<GuestQueue>,
+    features: u64,
+    /// Record of requests in flight, and the message that names it.
+    record: Option<(OwnedFd, Vec<u8>)>,
 }
 
 struct GuestQueue {
@@ -90,31 +96,93 @@ fn words(words: &[u32]) -> Vec<u8> {
 impl Guest {
     /// Connects, and starts this many queues.
     pub(crate) fn connect(socket: &Path, queues: u32, features: u64) -> Self {
-        let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memory, MEMORY_BYTES).unwrap();
-        let socket = UnixStream::connect(socket).unwrap();
-        socket.set_read_timeout(Some(HANGS)).unwrap();
-        let mut guest = Self { socket, memory: memory.into(), queues: Vec::new() };
-        let offered = guest.ask(1, &[]);
-        let features = features | F_PROTOCOL | F_VERSION_1;
-        assert_eq!(u64::from_le_bytes(offered.try_into().unwrap()) & features, features);
-        // MQ, REPLY_ACK, CONFIG, CONFIGURE_MEM_SLOTS.
-        guest.message(16, 0, &0x8209u64.to_le_bytes(), &[]);
-        guest.message(3, 0, &[], &[]);
-        guest.command(2, &features.to_le_bytes(), &[]);
-        let memory = guest.memory.try_clone().unwrap();
-        guest.command(SET_MEM_TABLE, &table(&[region(0, MEMORY_BYTES, 0)]), &[memory.as_fd()]);
+        let mut guest = Self::greet(socket, features);
         (0..queues).for_each(|queue| guest.start(queue));
         guest
     }
 
+    /// Connects with a record of requests in flight, and starts a queue.
+    pub(crate) fn connect_recorded(socket: &Path, features: u64) -> Self {
+        let mut guest = Self::greet(socket, features);
+        let mut body = [0; 24];
+        body[16..20].copy_from_slice(&[1, 0, (RING_LEN % 256) as u8, (RING_LEN / 256) as u8]);
+        guest.message(31, 0, &body, &[]);
+        let (reply, fd) = guest.reply_with_descriptor();
+        guest.command(32, &reply, &[fd.as_fd()]);
+        guest.record = Some((fd, reply));
+        guest.start(0);
+        guest
+    }
+
+    fn greet(socket: &Path, features: u64) -> Self {
+        let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, MEMORY_BYTES).unwrap();
+        let socket = UnixStream::connect(socket).unwrap();
+        let memory = memory.into();
+        let features = features | F_PROTOCOL | F_VERSION_1;
+        let queues = Vec::new();
+        let mut guest = Self { socket, memory, queues, features, record: None };
+        guest.negotiate();
+        guest
+    }
+
+    fn negotiate(&mut self) {
+        self.socket.set_read_timeout(Some(HANGS)).unwrap();
+        let offered = self.ask(1, &[]);
+        let features = self.features;
+        assert_eq!(u64::from_le_bytes(offered.try_into().unwrap()) & features, features);
+        // MQ, REPLY_ACK, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
+        self.message(16, 0, &0x9209u64.to_le_bytes(), &[]);
+        self.message(3, 0, &[], &[]);
+        self.command(2, &features.to_le_bytes(), &[]);
+        let memory = self.memory.try_clone().unwrap();
+        self.command(SET_MEM_TABLE, &table(&[region(0, MEMORY_BYTES, 0)]), &[memory.as_fd()]);
+    }
+
+    /// Connects to the next server, as QEMU does: the base is a guess from the used index.
+    pub(crate) fn reconnect(&mut self, socket: &Path) {
+        self.socket = UnixStream::connect(socket).unwrap();
+        self.negotiate();
+        if let Some((fd, body)) = self.record.take() {
+            self.command(32, &body, &[fd.as_fd()]);
+            self.record = Some((fd, body));
+        }
+        let index = self.read(USED_AT + 2, 2);
+        let before = self.queues.remove(0);
+        self.start_at(0, u16::from_le_bytes([index[0], index[1]]).into());
+        self.queues[0].available = before.available;
+        self.queues[0].used = before.used;
+        self.kick(0);
+    }
+
+    /// Receives the body of a reply, and the descriptor beside it.
+    fn reply_with_descriptor(&mut self) -> (Vec<u8>, OwnedFd) {
+        let mut header = [0; 12];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut header)];
+        recvmsg(&self.socket, into, &mut beside, RecvFlags::WAITALL).unwrap();
+        let mut came = beside.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let fd = came.next().expect("a descriptor comes with the answer");
+        let mut body = vec![0; header[8].into()];
+        self.socket.read_exact(&mut body).unwrap();
+        (body, fd)
+    }
+
     fn start(&mut self, queue: u32) {
+        self.start_at(queue, 0);
+    }
+
+    fn start_at(&mut self, queue: u32, base: u32) {
         let kick = event();
         let call = event();
         let error = event();
         let at = FRONT_END + u64::from(queue) * QUEUE_BYTES;
         self.command(8, &words(&[queue, RING_LEN.into()]), &[]);
-        self.command(10, &words(&[queue, 0]), &[]);
+        self.command(10, &words(&[queue, base]), &[]);
         let mut body = words(&[queue, 0]);
         let addresses = [at, at + USED_AT, at + AVAILABLE_AT, 0];
         addresses.iter().for_each(|addr| body.extend(addr.to_le_bytes()));

@@ -33,6 +33,8 @@ pub(super) mod request {
     pub(crate) const GET_QUEUE_NUM: u32 = 17;
     pub(crate) const SET_VRING_ENABLE: u32 = 18;
     pub(crate) const GET_CONFIG: u32 = 24;
+    pub(crate) const GET_INFLIGHT_FD: u32 = 31;
+    pub(crate) const SET_INFLIGHT_FD: u32 = 32;
     pub(crate) const RESET_DEVICE: u32 = 34;
     pub(crate) const GET_MAX_MEM_SLOTS: u32 = 36;
     pub(crate) const ADD_MEM_REG: u32 = 37;
@@ -93,6 +95,10 @@ impl Body<'_> {
 
     pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
     }
 
     pub(super) fn u64(&mut self) -> Option<u64> {

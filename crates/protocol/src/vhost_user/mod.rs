@@ -11,12 +11,14 @@
 //! The session checks all that can be checked without memory, and keeps what a queue needs to start
 //! ([`Session::queue`]). The world maps memory, runs queues and owns descriptors.
 
+mod inflight;
 mod message;
 mod session;
 
 #[cfg(test)]
 mod tests;
 
+pub use inflight::InflightArea;
 pub use message::{BODY_MAX_BYTES, HEADER_BYTES, Header, MEMORY_REGIONS_MAX, MemoryRegion};
 pub use session::{Action, Addresses, Offer, Outcome, Queue, Refusal, Session, Violation};
 

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::inflight::InflightArea;
 use super::message::{BODY_MAX_BYTES, Body, HEADER_BYTES, Header, MEMORY_REGIONS_MAX};
 use super::message::{MemoryRegion, request};
 use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_PROTOCOL, FEATURE_VERSION_1};
@@ -20,11 +21,12 @@ mod protocol {
     pub(super) const MQ: u64 = 1 << 0;
     pub(super) const REPLY_ACK: u64 = 1 << 3;
     pub(super) const CONFIG: u64 = 1 << 9;
+    pub(super) const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub(super) const RESET_DEVICE: u64 = 1 << 13;
     pub(super) const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub(super) const STATUS: u64 = 1 << 16;
     pub(super) const OFFERED: u64 =
-        MQ | REPLY_ACK | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+        MQ | REPLY_ACK | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
 }
 
 /// A front end's violation of the protocol, after which the connection must end.
@@ -100,6 +102,14 @@ pub enum Refusal {
     /// Memory that is not there.
     #[error("this memory was not added")]
     NoSuchMemory,
+    /// Memory for requests in flight of other queues than there are, or too short for them.
+    #[error("the memory for requests in flight does not fit {queues} queues of {ring_len} entries")]
+    Inflight {
+        /// Number of queues.
+        queues: u16,
+        /// Size of their rings.
+        ring_len: u16,
+    },
     /// A value that is neither 0 nor 1.
     #[error("{0} is neither on nor off")]
     Switch(u32),
@@ -130,6 +140,10 @@ pub enum Action {
     AddMemory(MemoryRegion),
     /// Remove a region.
     RemoveMemory(MemoryRegion),
+    /// Make memory for requests in flight, of zeroes; its descriptor goes with the answer.
+    MakeInflight(InflightArea),
+    /// Stop every queue, and record requests in flight in this memory, whose descriptor came.
+    SetInflight(InflightArea),
     /// Stop every queue, and start again with the new features those that may run.
     SetFeatures,
     /// Stop the queue, and start it again if [`Session::queue`] says that it may run.
@@ -406,6 +420,9 @@ impl Session {
                     _ => self.remove_memory(region)?,
                 });
             }
+            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD => {
+                return self.inflight(request, body, wrong, descriptors, out);
+            }
             request::SET_VRING_ADDR => return self.set_addresses(body, wrong),
             request::SET_VRING_NUM
             | request::SET_VRING_BASE
@@ -566,6 +583,48 @@ impl Session {
         Ok(Action::Nothing)
     }
 
+    /// Its body has padding to 24 bytes, in both directions.
+    fn inflight(
+        &mut self,
+        request: u32,
+        body: &mut Body<'_>,
+        wrong: Fault,
+        descriptors: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Action, Fault> {
+        let words = (body.u64(), body.u64(), body.u16(), body.u16(), body.u32());
+        let (Some(len_bytes), Some(file_offset_bytes), Some(queues), Some(ring_len), Some(_)) =
+            words
+        else {
+            return Err(wrong);
+        };
+        if !body.0.is_empty() {
+            return Err(wrong);
+        }
+        let is_known = (1..=self.offer.queues).contains(&queues)
+            && (1..=self.offer.ring_len_max).contains(&ring_len);
+        let refusal = Refusal::Inflight { queues, ring_len };
+        if !is_known {
+            return Err(refusal.into());
+        }
+        if request == request::GET_INFLIGHT_FD {
+            let area = InflightArea::new(queues, ring_len);
+            let mut reply = area.len_bytes.to_le_bytes().to_vec();
+            reply.extend_from_slice(&area.file_offset_bytes.to_le_bytes());
+            reply.extend_from_slice(&queues.to_le_bytes());
+            reply.extend_from_slice(&ring_len.to_le_bytes());
+            reply.extend_from_slice(&[0; 4]);
+            self.answer(&reply, out);
+            return Ok(Action::MakeInflight(area));
+        }
+        expect_descriptors(descriptors, 1)?;
+        let area = InflightArea { len_bytes, file_offset_bytes, queues, ring_len };
+        if !area.is_sound() {
+            return Err(refusal.into());
+        }
+        Ok(Action::SetInflight(area))
+    }
+
     /// UML sends room for more regions than it has.
     fn set_memory(
         &mut self,
@@ -619,7 +678,7 @@ impl Session {
 
 /// Messages with an answer of their own, which cannot say that they failed.
 fn has_answer(request: u32) -> bool {
-    matches!(request, request::GET_VRING_BASE | request::GET_CONFIG)
+    matches!(request, request::GET_VRING_BASE | request::GET_CONFIG | request::GET_INFLIGHT_FD)
 }
 
 fn expect_descriptors(came: usize, expected: usize) -> Result<(), Refusal> {

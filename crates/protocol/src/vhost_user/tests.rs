@@ -96,7 +96,7 @@ fn questions_are_answered_with_what_is_offered() {
     };
     let ring = FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL | FEATURE_VERSION_1;
     assert_eq!(ask(GET_FEATURES), 1 << 9 | ring);
-    let protocol = [0, 3, 9, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
+    let protocol = [0, 3, 9, 12, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
     assert_eq!(ask(GET_PROTOCOL_FEATURES), protocol);
     assert_eq!(ask(GET_QUEUE_NUM), 2);
     assert_eq!(ask(GET_MAX_MEM_SLOTS), 128);
@@ -158,7 +158,7 @@ fn messages_that_break_the_protocol_end_the_connection() {
     assert!(header([1, 1, 512]).is_ok());
     let mut session = negotiated();
     for request in 1..=40 {
-        let known = !matches!(request, 6 | 7 | 19..=23 | 25..=33 | 35);
+        let known = !matches!(request, 6 | 7 | 19..=23 | 25..=30 | 33 | 35);
         for len in [1, 7, 9, 13, 41, 77] {
             let body = vec![0; len];
             let said = say_with(&mut session, (request, NEED_REPLY), &body, 0, Outcome::Done);
@@ -284,6 +284,41 @@ fn memory_comes_and_goes_by_its_addresses_within_the_slots() {
     assert!(say(&mut session, ADD_MEM_REG, &more, 1).is_ok());
     let gone = say(&mut session, REM_MEM_REG, &one(region(0, 4096)), 0);
     assert_eq!(refusal(gone), Refusal::NoSuchMemory);
+}
+
+fn inflight(len: u64, offset: u64, queues: u16, ring_len: u16) -> Vec<u8> {
+    let mut body = [len, offset].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    body.extend([queues, ring_len, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+    body
+}
+
+#[test]
+fn memory_for_requests_in_flight_is_as_long_as_its_queues_need() {
+    let mut session = negotiated();
+    let (action, reply) = say(&mut session, GET_INFLIGHT_FD, &inflight(0, 0, 2, 128), 0).unwrap();
+    // A header and 128 entries of 16 bytes, rounded up to 64.
+    let area = InflightArea { len_bytes: 2 * 2112, file_offset_bytes: 0, queues: 2, ring_len: 128 };
+    assert_eq!(action, Action::MakeInflight(area));
+    assert_eq!(reply[12..], inflight(2 * 2112, 0, 2, 128));
+    let (action, _) =
+        say(&mut session, SET_INFLIGHT_FD, &inflight(2 * 2112, 4096, 2, 128), 1).unwrap();
+    assert_eq!(action, Action::SetInflight(InflightArea { file_offset_bytes: 4096, ..area }));
+    let bad = [
+        (2 * 2112 - 1, 0, 2, 128),
+        (0, 0, 1, 1),
+        (1 << 40, 0, 3, 128),
+        (1 << 40, 0, 0, 128),
+        (1 << 40, 0, 2, 257),
+        (1 << 40, 0, 2, 0),
+        (1 << 40, i64::MAX as u64, 2, 128),
+    ];
+    for (len, offset, queues, ring_len) in bad {
+        let body = inflight(len, offset, queues, ring_len);
+        let said = refusal(say(&mut session, SET_INFLIGHT_FD, &body, 1));
+        assert_eq!(said, Refusal::Inflight { queues, ring_len });
+    }
+    let without = say(&mut session, SET_INFLIGHT_FD, &inflight(4224, 0, 2, 128), 0);
+    assert_eq!(refusal(without), Refusal::Descriptors { came: 0, expected: 1 });
 }
 
 #[test]

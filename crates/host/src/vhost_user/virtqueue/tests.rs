@@ -53,7 +53,7 @@ impl Guest {
 
     fn virtqueue(&self, features: u64) -> Virtqueue {
         let (queue, features) = Self::queue(features);
-        Virtqueue::new(&self.memory, &queue, features, self.available).unwrap()
+        Virtqueue::new(&self.memory, &queue, features, self.available, None).unwrap()
     }
 
     fn write(&self, addr: u64, bytes: &[u8]) {
@@ -190,7 +190,7 @@ fn index_that_runs_ahead_and_rings_outside_of_memory_are_faults() {
     let addresses = queue.addresses.as_mut().unwrap();
     // The event index behind the entries does not fit.
     addresses.used = FRONT_END + 2 * REGION_BYTES - 4 - 8 * u64::from(RING_LEN);
-    let made = Virtqueue::new(&guest.memory, &queue, features, 0);
+    let made = Virtqueue::new(&guest.memory, &queue, features, 0, None);
     assert_eq!(made.unwrap_err(), RingFault::Ring);
 }
 
@@ -205,7 +205,7 @@ fn ring_that_is_aligned_for_the_front_end_and_not_in_its_file_is_a_fault() {
     };
     let memory = GuestMemory::default().with(region, &guest.file.into()).unwrap();
     let (queue, features) = Guest::queue(0);
-    let made = Virtqueue::new(&memory, &queue, features, 0);
+    let made = Virtqueue::new(&memory, &queue, features, 0, None);
     assert_eq!(made.unwrap_err(), RingFault::Ring);
 }
 
@@ -241,7 +241,7 @@ fn sleeping_queue_asks_for_kicks_and_sees_what_came_before_it_slept() {
     guest.descriptor(0, (0, 1, 0, 0));
     assert!(ring.arm());
     ring.fetch(&guest.memory, &mut Chain::default()).unwrap().unwrap();
-    ring.advance();
+    ring.advance(0);
     assert!(!ring.arm());
     assert_eq!(guest.read_u16(USED_AT + 4 + 8 * u64::from(RING_LEN)), 1);
     let mut ring = guest.virtqueue(0);
