@@ -255,9 +255,11 @@ pub fn fit_device(
     for Input { name, content } in inputs {
         match content {
             Content::FioJson(text) => {
-                measurements.extend(fio_json::read(&name, &text, request.requests)?)
+                measurements.extend(fio_json::read(&name, &text, request.requests)?);
             }
-            Content::Trace(trace) => measurements.extend(traced::read(&name, &trace, &traces)?),
+            Content::Trace(trace) => {
+                measurements.extend(traced::read(&name, &trace, &traces)?);
+            }
         }
     }
     if measurements.len() < MEASUREMENTS_MIN {

@@ -131,7 +131,7 @@ pub fn search(
     explore(experiment, fit, aim, progress, |point, factors| {
         found.count(fit, point, factors);
         let is_enough = found.accepted.len() == fit.keep as usize;
-        if found.drawn as usize % BATCH == 0 && !is_enough {
+        if (found.drawn as usize).is_multiple_of(BATCH) && !is_enough {
             searched(found.drawn, found.accepted.len());
         }
         !is_enough

@@ -177,7 +177,9 @@ mod tests {
 
     /// Copies for each written page, after `before` writes.
     fn copies(mapping: &mut Mapping, before: u32, mut page: impl FnMut() -> u64) -> f64 {
-        (0..before).for_each(|_| drop(mapping.write(page())));
+        for _ in 0..before {
+            mapping.write(page());
+        }
         let count = 40_000;
         let sum: u32 = (0..count).map(|_| mapping.write(page()).pages).sum();
         assert_eq!(mapping.valid.iter().sum::<usize>() as u64, PAGES, "no page is lost");
