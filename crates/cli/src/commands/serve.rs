@@ -38,7 +38,7 @@ use vhost_user::VhostUserArgs;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 39] = [
+const OF_ONE_VOLUME: [&str; 40] = [
     "volume",
     "trace",
     "pipeline",
