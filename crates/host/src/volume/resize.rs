@@ -67,8 +67,8 @@ impl Volume {
             .min(end_bytes);
         if start.bytes().checked_add(len_bytes).is_none_or(|end| end > present) {
             return Err(refused(format!(
-                "{len_bytes} bytes from sector {} on are wanted, but the file, or the volume's part \
-                 of it, ends at byte {present}",
+                "{len_bytes} bytes from sector {} on are wanted, but the file, or the volume's \
+                 part of it, ends at byte {present}",
                 start.0
             )));
         }

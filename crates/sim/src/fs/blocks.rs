@@ -1,5 +1,5 @@
-//! Free blocks in groups, and block allocation of files (`fs/ext3/balloc.c`). A group can be searched
-//! only if its bitmap is in memory.
+//! Free blocks in groups, and block allocation of files (`fs/ext3/balloc.c`). A group can be
+//! searched only if its bitmap is in memory.
 //!
 //! A growing file holds a reservation window: a run of blocks that other files do not use. Its next
 //! block is the first free one in the window from the goal on. When the window is used up, or the

@@ -16,14 +16,15 @@
 //! While the journal writes copies of metadata blocks, the blocks themselves are its buffers
 //! (`BJ_Shadow`), and a `write()` that changes one waits (`do_get_write_access`). A block that the
 //! running transaction has changed before that has a copy in memory, and nobody waits. Blocks that
-//! count here are the inode's and the group descriptor's, which each allocation changes; bitmaps and
-//! pointer blocks change only together with the latter.
+//! count here are the inode's and the group descriptor's, which each allocation changes; bitmaps
+//! and pointer blocks change only together with the latter.
 //!
 //! Ordered mode writes the data of files with new blocks first. The kernel of 2009 did so for all
 //! pages written in the transaction, including overwritten ones.
 //!
 //! The first search for a block in a group reads the group's bitmap, and the writer waits
-//! (`read_block_bitmap`). Other metadata is in memory: few inodes, and pointer blocks in repeated use.
+//! (`read_block_bitmap`). Other metadata is in memory: few inodes, and pointer blocks in repeated
+//! use.
 //!
 //! Released blocks are free after the next commit, or as soon as no others are left.
 //!
@@ -42,11 +43,14 @@ use blockyard_workload::program::FileId;
 
 use super::blocks::{Blocks, NoBlock, Window};
 use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
-use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, Needs, extents, within};
+use super::{
+    BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, Needs, WaitingWrites, extents, within,
+};
 use groups::Groups;
 use pointers::Pointers;
 
 /// Mount options and parameters of `mke2fs`.
+// 13 fields: the options of one mount and one mke2fs, each an independent choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Ext3Config {
     /// Whether data is written before the commit that makes it reachable.
@@ -337,34 +341,7 @@ impl Ext3 {
     }
 }
 
-impl FileSystem for Ext3 {
-    fn create(&mut self, file: FileId) {
-        if !self.files.contains_key(&file) {
-            self.add(file);
-        }
-        let had = self.truncate(file);
-        for block in &had {
-            let group = self.groups.of(*block);
-            let metadata = [self.groups.block_bitmap(group), self.groups.descriptor(group)];
-            self.running.metadata.extend(metadata);
-        }
-        self.given_up.extend(had);
-        self.running.metadata.insert(self.files[&file].inode);
-    }
-
-    fn layout(&mut self, file: FileId, pages: u64) {
-        let had = self.truncate(file);
-        had.into_iter().for_each(|block| self.blocks.release(block));
-        let running = std::mem::take(&mut self.running);
-        if !self.files.contains_key(&file) {
-            self.add(file);
-        }
-        self.allocate(file, 0..pages);
-        let window = &mut self.files.get_mut(&file).expect("just added").window;
-        self.blocks.discard(window, self.config.window_blocks_min);
-        self.running = running;
-    }
-
+impl WaitingWrites for Ext3 {
     fn try_write(&mut self, now: Nanos, id: FileId, pages: Range<u64>) -> Result<(), Needs> {
         if !self.files.contains_key(&id) {
             self.add(id);
@@ -391,6 +368,35 @@ impl FileSystem for Ext3 {
     fn metadata_read(&mut self, sector: u64) {
         let block = u32::try_from(sector / BLOCK_SECTORS).expect("blocks have 32 bits");
         self.blocks.bitmap_read(self.groups.of(block));
+    }
+}
+
+impl FileSystem for Ext3 {
+    fn create(&mut self, file: FileId) {
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        let had = self.truncate(file);
+        for block in &had {
+            let group = self.groups.of(*block);
+            let metadata = [self.groups.block_bitmap(group), self.groups.descriptor(group)];
+            self.running.metadata.extend(metadata);
+        }
+        self.given_up.extend(had);
+        self.running.metadata.insert(self.files[&file].inode);
+    }
+
+    fn layout(&mut self, file: FileId, pages: u64) {
+        let had = self.truncate(file);
+        had.into_iter().for_each(|block| self.blocks.release(block));
+        let running = std::mem::take(&mut self.running);
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        self.allocate(file, 0..pages);
+        let window = &mut self.files.get_mut(&file).expect("just added").window;
+        self.blocks.discard(window, self.config.window_blocks_min);
+        self.running = running;
     }
 
     fn write(&mut self, file: FileId, pages: Range<u64>) {

@@ -29,7 +29,8 @@ use blockyard_workload::program::FileId;
 
 use super::journal::runs;
 use super::{
-    BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, SyncRule, extents, within,
+    BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, Needs, SyncRule,
+    WaitingWrites, extents, within,
 };
 
 /// Parameters of a log.
@@ -300,6 +301,13 @@ impl Log {
         if blocks.len() < pages as usize {
             blocks.resize(pages as usize, 0);
         }
+    }
+}
+
+impl WaitingWrites for Log {
+    fn try_write(&mut self, _: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs> {
+        self.write(file, pages);
+        Ok(())
     }
 }
 

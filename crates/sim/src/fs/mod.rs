@@ -7,8 +7,8 @@
 //!
 //! There are two: [`ext3`], which allocates at `write()` and overwrites in place behind a journal,
 //! and [`log`], which allocates at write-back and writes only at the head of its log. Of
-//! metadata, ext3 reads the bitmaps of its groups; indirect blocks, inodes and tables count as cached,
-//! so the read of an indirect block before the first of its 1,024 pages is left out.
+//! metadata, ext3 reads the bitmaps of its groups; indirect blocks, inodes and tables count as
+//! cached, so the read of an indirect block before the first of its 1,024 pages is left out.
 
 mod blocks;
 pub mod ext3;
@@ -76,8 +76,8 @@ pub struct CommitStep {
 pub enum SyncRule {
     /// All that `fsync` writes, and all of a commit for which somebody waits (`WRITE_SYNC`).
     EachWrite,
-    /// The last of each partial segment, regardless of waiters (`nilfs_segbuf_write`): one that ends
-    /// with a segment of this many blocks, and the last of a commit.
+    /// The last of each partial segment, regardless of waiters (`nilfs_segbuf_write`): one that
+    /// ends with a segment of this many blocks, and the last of a commit.
     SegmentEnd {
         /// Blocks of a segment.
         blocks: u64,
@@ -89,19 +89,12 @@ pub enum SyncRule {
 pub enum Needs {
     /// The block of metadata at this sector must be read: [`FileSystem::metadata_read`].
     Metadata(u64),
-    /// The journal is writing a block that the write changes: [`FileSystem::copies`].
+    /// The journal is writing a block that the write changes: [`WaitingWrites::copies`].
     Copies,
 }
 
-/// A file system. Files are in one directory.
-pub trait FileSystem: Debug {
-    /// Creates a file, or truncates it to zero. Metadata is dirty.
-    fn create(&mut self, file: FileId);
-
-    /// Defines an existing file of this length, as if written sequentially; its former blocks are
-    /// free. No metadata is dirty.
-    fn layout(&mut self, file: FileId, pages: u64);
-
+/// Writes that may have to wait, and the ends of what they wait for.
+pub trait WaitingWrites {
     /// A `write()` to these pages at a time, as [`FileSystem::write`]. If it must wait, the call is
     /// repeated afterwards.
     ///
@@ -110,10 +103,7 @@ pub trait FileSystem: Debug {
     ///
     /// # Errors
     /// The reason of the wait.
-    fn try_write(&mut self, _: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs> {
-        self.write(file, pages);
-        Ok(())
-    }
+    fn try_write(&mut self, now: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs>;
 
     /// The block of metadata at this sector is in memory.
     fn metadata_read(&mut self, _sector: u64) {}
@@ -121,6 +111,16 @@ pub trait FileSystem: Debug {
     /// The journal begins to write the copies of a commit, or has written them: from the first step
     /// of the commit until its last step, the record.
     fn copies(&mut self, _are_written: bool) {}
+}
+
+/// A file system. Files are in one directory.
+pub trait FileSystem: Debug + WaitingWrites {
+    /// Creates a file, or truncates it to zero. Metadata is dirty.
+    fn create(&mut self, file: FileId);
+
+    /// Defines an existing file of this length, as if written sequentially; its former blocks are
+    /// free. No metadata is dirty.
+    fn layout(&mut self, file: FileId, pages: u64);
 
     /// A `write()` to these pages: metadata is dirty, and ext3 allocates.
     ///

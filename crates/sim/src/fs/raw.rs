@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use blockyard_engine::time::Nanos;
 use blockyard_workload::program::FileId;
 
-use super::{Commit, CommitStep, Extent, FileSystem};
+use super::{Commit, CommitStep, Extent, FileSystem, Needs, WaitingWrites};
 use crate::cache::PAGE_SECTORS;
 
 /// The device as a file; `fsync` flushes its cache.
@@ -27,6 +28,13 @@ impl Raw {
             let sector = pages.start * PAGE_SECTORS;
             out.push(Extent { page: pages.start, sector, pages: end - pages.start });
         }
+    }
+}
+
+impl WaitingWrites for Raw {
+    fn try_write(&mut self, _: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs> {
+        self.write(file, pages);
+        Ok(())
     }
 }
 

@@ -243,8 +243,8 @@ struct Write {
     handle: bool,
 }
 
-/// Ends a `write`, after its waits: for a handle (`start_this_handle`), for copies of the journal, and
-/// for metadata that its allocation reads.
+/// Ends a `write`, after its waits: for a handle (`start_this_handle`), for copies of the journal,
+/// and for metadata that its allocation reads.
 fn write(
     machine: &mut Machine<'_>,
     devices: &mut Devices,

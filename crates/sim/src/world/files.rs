@@ -63,7 +63,8 @@ pub(super) struct Journal {
     pub(super) interval: Nanos,
     /// Handles of the running transaction: writes that have begun and not ended.
     pub(super) handles: u32,
-    /// The running transaction takes no further handles (`T_LOCKED`): its commit waits for their end.
+    /// The running transaction takes no further handles (`T_LOCKED`): its commit waits for their
+    /// end.
     pub(super) locked: bool,
 }
 
@@ -355,8 +356,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Locks the running transaction; returns whether its handles have ended, and then admits handles
-    /// of the next one.
+    /// Locks the running transaction; returns whether its handles have ended, and then admits
+    /// handles of the next one.
     pub(super) fn lock_transaction(&mut self, threads: &mut Threads<'_>) -> bool {
         self.journal.locked = self.journal.handles > 0;
         if self.journal.locked {

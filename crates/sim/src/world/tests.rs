@@ -151,8 +151,8 @@ fn fsync_ms(config: &Config) -> u64 {
     let priority = Priority::default();
     let mut tester =
         FsyncTester::new(fsync_tester::Config { samples: 9, background_bytes, priority });
-    // More than its megabyte between two checks of the limits: otherwise the tester writes its own pages
-    // back asynchronously, and waits for them.
+    // More than its megabyte between two checks of the limits: otherwise the tester writes its own
+    // pages back asynchronously, and waits for them.
     let write_back = WriteBack { writer_pages: 1536, ..config.write_back };
     let config = Config { write_back, ..config.clone() };
     run(&config, &mut tester, ()).unwrap();

@@ -141,7 +141,7 @@ impl Cfq {
     }
 }
 
-/// Whether the submitter announces no further request (`REQ_NOIDLE`). `WRITE_FUA` includes the flag.
+/// Whether the submitter announces no further request (`REQ_NOIDLE`). `WRITE_FUA` has the flag.
 fn says_noidle(request: &Request) -> bool {
     request.origin.noidle || request.fua
 }

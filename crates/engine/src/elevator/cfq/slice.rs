@@ -86,8 +86,8 @@ impl Cfq {
     }
 
     /// Handles the end of a request of the active queue (the second half of
-    /// `cfq_completed_request`). In 2.6.30 there is no idling after a request with `REQ_NOIDLE`; later
-    /// the flag counts in [`Cfq::note_request`].
+    /// `cfq_completed_request`). In 2.6.30 there is no idling after a request with `REQ_NOIDLE`;
+    /// later the flag counts in [`Cfq::note_request`].
     pub(super) fn active_completed(&mut self, now: Nanos, id: CfqqId, noidle: bool) {
         if self.active.as_ref().is_some_and(|slice| slice.end.is_none()) {
             let length = self.scaled_slice(id);
