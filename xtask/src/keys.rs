@@ -43,7 +43,7 @@ const FORMATS: [(&str, &str); 12] = [
     // Conversion makes a LUKS1 volume of it.
     ("ours-luks1", "--sector-size 512"),
 ];
-/// Keyslots of volumes of the corpus that are removed first: room for a new one and for a changed
+/// Keyslots of volumes of the corpus that are removed first: room for a new one and a changed
 /// one, and unbound ones, which cryptsetup does not erase.
 const REMOVED: [(&str, [u32; 2]); 2] = [("l1-8slots", [6, 7]), ("l2-unbound", [5, 6])];
 /// Length of such a volume's data.

@@ -32,7 +32,8 @@ pub(super) const STEPS: &[Step] = &[
         ..NOTHING
     },
     Step {
-        ours: "key change VOLUME -d second --new-keyfile third CHEAP",
+        // In place where the volume has no room for another keyslot, as cryptsetup.
+        ours: "key change VOLUME -d second --new-keyfile third --force CHEAP",
         theirs: "luksChangeKey VOLUME -d second third CHEAP",
         opens: &["third"],
         closed: &["second"],
@@ -40,7 +41,7 @@ pub(super) const STEPS: &[Step] = &[
     },
     Step {
         version: Some(2),
-        ours: "key convert VOLUME -d third --pbkdf pbkdf2 --pbkdf-force-iterations 2000",
+        ours: "key convert VOLUME -d third --force --pbkdf pbkdf2 --pbkdf-force-iterations 2000",
         theirs: "luksConvertKey VOLUME -d third --pbkdf pbkdf2 --pbkdf-force-iterations 2000",
         opens: &["third"],
         ..NOTHING
