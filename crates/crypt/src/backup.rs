@@ -72,8 +72,9 @@ impl Backup {
         let (header, _) = Header::read(source)?;
         let len = header.backup_len_bytes()?;
         let mut bytes = vec![0; len];
-        // The last page of a LUKS1 header may end past the end of a file.
-        let readable = usize::try_from(source.len_bytes()).map_or(len, |end| end.min(len));
+        // The rest of LUKS1's last page is data, or behind the end of a file; cryptsetup has zeros.
+        let end_bytes = header.end_bytes().min(source.len_bytes());
+        let readable = usize::try_from(end_bytes).map_or(len, |end| end.min(len));
         source
             .read_at(0, &mut bytes[..readable])
             .map_err(|error| Error::Read { what: "the header and its keyslots".into(), error })?;

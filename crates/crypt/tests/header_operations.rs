@@ -187,6 +187,16 @@ fn restore_ends_with_the_keyslots_if_the_data_starts_within_the_last_page_of_the
 }
 
 #[test]
+fn backup_has_no_data_behind_the_last_keyslot() {
+    let mut disk = luks1();
+    let end = 4096 + 7 * 131_072 + 128_000;
+    disk[end..].fill(9);
+    let backup = Backup::of(&disk).unwrap();
+    assert_eq!(backup.bytes().len(), end.next_multiple_of(4096));
+    assert!(backup.bytes()[end..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn restore_reports_another_volume_key() {
     let backup = Backup::of(&luks2(2)).unwrap();
     let lost = backup.compare(&luks2(2)).unwrap();
