@@ -38,7 +38,7 @@ const FORMATS: [(&str, &str); 12] = [
     ("ours-cbc-essiv", "--cipher aes-cbc-essiv:sha256 --key-size 256 --sector-size 512"),
     ("ours-adiantum", "--cipher xchacha12,aes-adiantum-plain64 --key-size 256"),
     ("ours-sha512", "--hash sha512 --label life --subsystem test"),
-    ("ours-64k", "--luks2-metadata-size 64K --luks2-keyslots-size 4M"),
+    ("ours-64k", "--luks2-metadata-size 64K --luks2-keyslots-size 4M --offset 32768"),
     ("ours-detached", "--header ours.header"),
     // Conversion makes a LUKS1 volume of it.
     ("ours-luks1", "--sector-size 512"),
