@@ -87,7 +87,7 @@ pub enum SyncRule {
 /// Reason for which a `write()` must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// The block of metadata at this sector must be read: [`FileSystem::metadata_read`].
+    /// The block of metadata at this sector must be read: [`WaitingWrites::metadata_read`].
     Metadata(u64),
     /// The journal is writing a block that the write changes: [`WaitingWrites::copies`].
     Copies,
