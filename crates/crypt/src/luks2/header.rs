@@ -129,9 +129,9 @@ impl Found {
             Self::Intact(_) => None,
             Self::Absent => Some("it is missing".to_owned()),
             Self::Damaged(problem) => Some(problem.clone()),
-            Self::NotReadable(problem) => {
-                Some(format!("its checksum is right, but Blockyard cannot read it: {problem}"))
-            }
+            Self::NotReadable(problem) => Some(format!(
+                "its checksum is right, but Blockyard cannot read its JSON: {problem}"
+            )),
             Self::OtherVersion(version) => Some(format!("it has version {version}")),
             Self::Requires(requirement) => Some(requirement.to_string()),
         }
@@ -200,8 +200,8 @@ impl Copies {
             (Found::Absent, Found::Absent) => Err(Error::NotLuks),
             (Found::NotReadable(problem), _) | (_, Found::NotReadable(problem)) => {
                 let what = format!(
-                    "its checksum is right, but Blockyard cannot read it: {problem}; the header is \
-                     not damaged, and cryptsetup may open the volume"
+                    "its checksum is right, but Blockyard cannot read its JSON: {problem}; the \
+                     header is not damaged, and cryptsetup may open the volume"
                 );
                 Err(Error::unsupported("LUKS2 header", what))
             }
