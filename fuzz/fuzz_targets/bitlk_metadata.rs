@@ -47,12 +47,8 @@ fuzz_target!(|input: &[u8]| {
     block[64..68].copy_from_slice(&u32::try_from(metadata_len).expect("short").to_le_bytes());
     let mut hash = vec![44, 0, 0, 0, 1, 0, 1, 0, 5, 0x20, 0, 0];
     hash.extend(Sha256::digest(&block));
-    let validation = [
-        &[88, 0, 2, 0][..],
-        &crc32(&block).to_le_bytes(),
-        &encrypted(0, &hash),
-    ]
-    .concat();
+    let validation =
+        [&[88, 0, 2, 0][..], &crc32(&block).to_le_bytes(), &encrypted(0, &hash)].concat();
     block.extend(validation);
     let mut disk = vec![0; DISK_LEN];
     disk[..11].copy_from_slice(b"\xeb\x58\x90-FVE-FS-");
@@ -66,27 +62,28 @@ fuzz_target!(|input: &[u8]| {
     let Ok(unlocked) = header.unlock(&SecretBytes::copy_of(b""), &limits) else { return };
     for device_len in [0, DISK_LEN as u64, 1 << 40, u64::MAX] {
         if let Ok(parts) = unlocked.parts(device_len) {
-            check(&parts, device_len / 512);
+            check(&parts, device_len.min(header.info().volume_len_bytes) / 512);
         }
     }
 });
 
-/// All parts are on the device, and together as long as it, up to a sector of 4096 bytes.
-fn check(parts: &[VolumePart], device_len: u64) {
+/// All parts are on the device and in the volume, and together as long as the shorter of them, up to
+/// a sector of 4096 bytes.
+fn check(parts: &[VolumePart], end: u64) {
     let mut volume_len = 0;
     for part in parts {
         let len = match part {
             VolumePart::Zeros { len_sectors } => *len_sectors,
             VolumePart::Crypt(params) => {
                 let len = params.len_sectors.expect("every part has a length");
-                assert!(params.data_offset_sectors + len <= device_len);
+                assert!(params.data_offset_sectors + len <= end);
                 len
             }
         };
         assert!(len > 0);
         volume_len += len;
     }
-    assert!(volume_len <= device_len && device_len - volume_len < 8);
+    assert!(volume_len <= end && end - volume_len < 8);
 }
 
 fn datum(entry: u16, value: u16, data: &[u8]) -> Vec<u8> {

@@ -13,6 +13,7 @@ mod power_cut;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use blockyard_crypt::Error;
 use blockyard_crypt::backup::Backup;
 use blockyard_crypt::convert;
 use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
@@ -164,8 +165,11 @@ fn full_luks2_volume_opens_after_a_power_cut_at_any_write_of_a_change() {
     for number in 1..32 {
         keys::add(&mut disk, &other, Some(number)).unwrap();
     }
+    let before = disk.clone();
+    let refused = keys::change(&mut disk, &header, 0, &new, InPlace::Refuse).unwrap_err();
+    assert!(matches!(refused, Error::Full(_)) && disk == before, "{refused}");
     let (changed, points) = survives("change of a full volume", &disk, &[OLD, NEW], |device| {
-        keys::change(device, &header, 0, &new, InPlace::Refuse).unwrap();
+        keys::change(device, &header, 0, &new, InPlace::Allow).unwrap();
     });
     opens(&changed, &[OLD]).unwrap_err();
     assert!(is_overwritten(&changed, &disk), "the old keyslot");
