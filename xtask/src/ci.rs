@@ -65,7 +65,8 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("fuzz", Lane::Crates, "fuzz --seconds 3 --seed 1"),
     ("powercut", Lane::Binary, "powercut"),
     ("corpus", Lane::Binary, "corpus"),
-    ("keys", Lane::Binary, "keys"),
+    // The formats of our own; the volumes of the corpus are `soak`'s.
+    ("keys", Lane::Binary, "keys ours"),
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
     ("choosing", Lane::Binary, "choosing"),
@@ -83,6 +84,7 @@ const CAMPAIGNS: &[(&str, Lane, &str)] = &[
     ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 1200"),
     ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 1200"),
     ("powercut", Lane::Binary, "powercut --full"),
+    ("keys", Lane::Binary, "keys"),
     ("interop", Lane::Binary, "interop --seconds 60 --rounds 50 --key-rounds 200"),
 ];
 
