@@ -67,8 +67,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// All parts are on the device and in the volume, and together as long as the shorter of them, up to
-/// a sector of 4096 bytes.
+/// All parts end at `end`, or before it by less than a sector of 4096 bytes.
 fn check(parts: &[VolumePart], end: u64) {
     let mut volume_len = 0;
     for part in parts {
