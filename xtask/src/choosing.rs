@@ -70,7 +70,7 @@ const MIXES: [Mix; 4] = [
     },
 ];
 
-/// What to do with the page.
+/// Comparison with the page, or its update.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Write the tables to the page, instead of comparing them.

@@ -216,8 +216,8 @@ pub fn erase(device: &mut dyn HeaderDevice) -> Result<(), Error> {
 pub enum Wiped {
     /// The header with all keyslots.
     HeaderAndKeyslots,
-    /// The header without its keyslots: it was too damaged to say where they end and the data
-    /// starts.
+    /// The header without its keyslots: the start of the data could not be read, because the header
+    /// is damaged or needs a feature that this program does not support.
     HeaderOnly,
 }
 

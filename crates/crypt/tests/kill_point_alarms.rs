@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 
 use blockyard_crypt::backup::Backup;
 use blockyard_crypt::convert;
-use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
+use blockyard_crypt::format;
 use blockyard_crypt::keys::{self, InPlace, Last};
 use blockyard_crypt::luks::Header;
 use blockyard_crypt::source::HeaderDevice;
 use power_cut::{
-    KDF, NEW, OLD, Recorder, Written, check_free_area, luks1, luks2, opens, prepared, secret,
-    try_each_point, with_a_bad_copy,
+    NEW, OLD, Recorder, Written, check_free_area, luks1, luks2, luks2_options, opens, prepared,
+    secret, try_each_point, with_a_bad_copy,
 };
 
 /// Torn lengths of each write. Most faults are noticed without any.
@@ -28,9 +28,9 @@ struct Case<'a> {
     name: &'a str,
     before: &'a [u8],
     operation: &'a dyn Fn(&mut dyn HeaderDevice),
-    /// What must hold at each point.
+    /// The rule that each state after a power cut must satisfy.
     rule: &'a dyn Fn(&[u8]) -> Result<(), String>,
-    /// What must hold at the end, besides: that all copies of the header are intact.
+    /// The rule of the final state. All copies of the header must be intact too.
     end: &'a dyn Fn(&[u8]) -> Result<(), String>,
     /// Faults that no power cut can tell.
     harmless: &'a [&'a str],
@@ -286,13 +286,7 @@ fn fault_in_a_conversion_is_noticed() {
 
 #[test]
 fn fault_in_a_new_format_is_noticed() {
-    let options = FormatOptions {
-        key_size_bits: 256,
-        digest_iterations: Some(1000),
-        keyslots_len_bytes: Some(768 << 10),
-        data_offset_bytes: Some(1 << 20),
-        ..FormatOptions::new(Pbkdf::Fixed(KDF))
-    };
+    let options = luks2_options();
     for (name, before) in [("over LUKS2", luks2()), ("over LUKS1", luks1())] {
         Case {
             name,

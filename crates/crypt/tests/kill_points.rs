@@ -16,14 +16,14 @@ use std::process::{Command, Stdio};
 use blockyard_crypt::Error;
 use blockyard_crypt::backup::Backup;
 use blockyard_crypt::convert;
-use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
+use blockyard_crypt::format::{self, FormatOptions};
 use blockyard_crypt::keys::{self, InPlace, Last};
 use blockyard_crypt::luks::{self, Header, UnlockOptions};
 use blockyard_crypt::luks2::{Priority, Token};
 use blockyard_crypt::source::HeaderDevice;
 use power_cut::{
-    KDF, NEW, OLD, Recorder, Written, check_free_area, is_overwritten, luks1, luks2, new_keyslot,
-    opens, prepared, secret, try_each_point, with_a_bad_copy,
+    NEW, OLD, Recorder, Written, check_free_area, is_overwritten, luks1, luks2, luks2_options,
+    new_keyslot, opens, prepared, secret, try_each_point, with_a_bad_copy,
 };
 
 const TOKEN: &[u8] = br#"{"type":"systemd-recovery","keyslots":["0"]}"#;
@@ -150,11 +150,9 @@ fn full_luks2_volume_opens_after_a_power_cut_at_any_write_of_a_change() {
     const OTHER: &[u8] = b"that of 31 keyslots";
     const AREA_LEN_BYTES: u64 = 128 << 10;
     let options = FormatOptions {
-        key_size_bits: 256,
-        digest_iterations: Some(1000),
         keyslots_len_bytes: Some(33 * AREA_LEN_BYTES),
         data_offset_bytes: Some(5 << 20),
-        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+        ..luks2_options()
     };
     let mut disk = vec![0; (5 << 20) + 4096];
     format::format(&mut disk, &secret(OLD), &options).unwrap();
@@ -212,12 +210,10 @@ fn luks2_volume_opens_after_a_power_cut_at_any_write_of_a_field() {
 /// A LUKS2 volume that LUKS1 can express.
 fn plain_luks2() -> Vec<u8> {
     let options = FormatOptions {
-        key_size_bits: 256,
         sector_size_bytes: 512,
-        digest_iterations: Some(1000),
         keyslots_len_bytes: Some(2 << 20),
         data_offset_bytes: Some(3 << 20),
-        ..FormatOptions::new(Pbkdf::Fixed(KDF))
+        ..luks2_options()
     };
     let mut disk = vec![0; (3 << 20) + 4096];
     format::format(&mut disk, &secret(OLD), &options).unwrap();
@@ -326,13 +322,7 @@ fn luks2_volume_with_a_bad_copy_opens_after_a_power_cut_at_any_write() {
 
 #[test]
 fn volume_never_has_a_header_without_its_keyslots_when_it_is_formatted_again() {
-    let options = FormatOptions {
-        key_size_bits: 256,
-        digest_iterations: Some(1000),
-        keyslots_len_bytes: Some(768 << 10),
-        data_offset_bytes: Some(1 << 20),
-        ..FormatOptions::new(Pbkdf::Fixed(KDF))
-    };
+    let options = luks2_options();
     for before in [luks2(), luks1()] {
         let mut recorder = Recorder::of(&before);
         format::format(&mut recorder, &secret(NEW), &options).unwrap();

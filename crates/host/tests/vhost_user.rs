@@ -378,7 +378,7 @@ fn descriptors_that_are_full_or_no_events_harm_nobody() {
     assert!(guest.try_command(SET_VRING_CALL, &number, &[writer.as_fd()]));
     guest.push(0, 0, FLUSH, 0, 0);
     guest.kick(0);
-    // Whoever gets a new descriptor is called once.
+    // The queue calls once when it gets a new call descriptor.
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     assert!(guest.try_command(SET_VRING_CALL, &number, &[writer.as_fd()]));
     while !guest.has_ended(0) {

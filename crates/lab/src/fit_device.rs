@@ -94,7 +94,7 @@ impl Input {
     }
 }
 
-/// What is fitted, and how long.
+/// Options of a fit: models, size of the device, length of the search.
 #[derive(Clone, Debug)]
 pub struct FitRequest {
     /// The model; `None` tries all.
@@ -129,7 +129,7 @@ pub(crate) struct Measurement {
     facts: Facts,
 }
 
-/// What the boxes of the models need to know of a measurement.
+/// Facts of a measurement from which the boxes of the models are made.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     /// Requests in flight.

@@ -245,7 +245,7 @@ impl Walk {
             return Err(ChainFault::TableLength(len_bytes));
         }
         let table = Table { addr, len };
-        // What came in the ring before the table is small: the ring is limited too.
+        // Descriptors before the table need no count: the ring limits them.
         self.left = len.min(CHAIN_MAX);
         self.place = table.place(0)?;
         self.table = Some(table);

@@ -28,7 +28,7 @@ const MESSAGE_LEN_MAX_BYTES: usize = 4096;
 /// Use of the standard error of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
-    /// It is that of this process, and the process may ask a person.
+    /// Standard error is that of this process. The program may ask a person there.
     Shown,
     /// Its end becomes a part of the error.
     Kept,
@@ -109,7 +109,8 @@ fn file_in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
 /// A started process. It is killed when this is dropped early.
 struct Running {
     child: Child,
-    /// It leads a process group, unless a person at the terminal types for it.
+    /// Whether the child leads a process group. A program in the foreground of a terminal does not:
+    /// in a group of its own it could not read from the terminal.
     has_group: bool,
     /// Readable when the process has ended.
     end: OwnedFd,

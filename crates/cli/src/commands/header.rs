@@ -288,8 +288,9 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
     let done = match writer.wipe()? {
         Wiped::HeaderAndKeyslots => "the header was destroyed",
         Wiped::HeaderOnly => {
-            "the damaged header was destroyed. It did not say where the data starts, so keyslots \
-             behind it were not overwritten: a backup of the header would tell where they are"
+            "the header was destroyed, but not its keyslots: Blockyard could not read where the \
+             data starts. A backup of the header still opens the volume. To destroy the keyslots \
+             too, overwrite the first 16 MiB of the disk, if its data may be lost"
         }
     };
     say(&format!("{place}: {done}"));

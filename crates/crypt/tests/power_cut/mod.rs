@@ -200,17 +200,21 @@ pub(crate) fn is_overwritten(disk: &[u8], before: &[u8]) -> bool {
     sectors.all(|(now, then)| now != then)
 }
 
-/// A LUKS2 volume that [`OLD`] opens.
-pub(crate) fn luks2() -> Vec<u8> {
-    let options = FormatOptions {
+/// Cheap options of a small LUKS2 volume.
+pub(crate) fn luks2_options() -> FormatOptions {
+    FormatOptions {
         key_size_bits: 256,
         digest_iterations: Some(1000),
         keyslots_len_bytes: Some(768 << 10),
         data_offset_bytes: Some(1 << 20),
         ..FormatOptions::new(Pbkdf::Fixed(KDF))
-    };
+    }
+}
+
+/// A LUKS2 volume that [`OLD`] opens.
+pub(crate) fn luks2() -> Vec<u8> {
     let mut disk = vec![0; (1 << 20) + 4096];
-    format::format(&mut disk, &secret(OLD), &options).unwrap();
+    format::format(&mut disk, &secret(OLD), &luks2_options()).unwrap();
     disk
 }
 

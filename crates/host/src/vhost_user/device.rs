@@ -116,7 +116,7 @@ impl<'a> FrontEnd<'a> {
         let failed = |error: std::io::Error| error.to_string();
         loop {
             let mut header = [0; HEADER_BYTES];
-            // What a message does not want is closed here.
+            // A descriptor that the message does not take is closed when this vector is dropped.
             let mut descriptors = Vec::new();
             if !channel::receive(socket, &mut header, &mut descriptors).map_err(failed)? {
                 return Ok(());

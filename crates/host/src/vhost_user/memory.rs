@@ -27,7 +27,7 @@ struct Region {
     mapped_bytes: usize,
     /// `Some` until the drop.
     guard: Option<sigbus::Guard>,
-    /// What the guard writes to.
+    /// Flag that the guard sets when the memory is taken away.
     _broken: Arc<AtomicBool>,
 }
 

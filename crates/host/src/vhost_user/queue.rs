@@ -252,7 +252,7 @@ impl<'a> QueueThread<'a> {
         loop {
             match self.turn() {
                 Ok(()) => {}
-                // What the guest reads there is lost; nothing is acknowledged any more.
+                // Replies in the lost memory reach no guest, so no further request is acknowledged.
                 Err(RingFault::MemoryTaken) => return Err(RingFault::MemoryTaken.into()),
                 Err(fault) => {
                     self.fault = Some(fault);
@@ -274,7 +274,7 @@ impl<'a> QueueThread<'a> {
         self.fetch()?;
         self.driver.poll();
         self.requests.collect(&mut self.driver);
-        // What has ended has freed memory.
+        // Requests that have ended have freed pieces for the waiting ones.
         self.requests.feed(&mut self.driver)?;
         // Last, because all of these submit.
         self.driver.unplug();

@@ -42,7 +42,7 @@ struct InFlight {
     submitted_bytes: u64,
     /// Number of bios in flight.
     pending: u32,
-    /// It is in [`Requests::feeding`].
+    /// Whether the request is in [`Requests::feeding`].
     is_feeding: bool,
     status: Option<Status>,
     /// A flush was submitted for a request that must be stable.
@@ -266,7 +266,7 @@ impl Requests {
             let to = self.pieces.at(offset_bytes, len_bytes as usize);
             // SAFETY: the memory belongs to this piece, and `at` has checked its length.
             unsafe { self.memory.load_data(&Data { spans, at, len_bytes }, to) };
-            // It may have become zeroes, which nobody wrote.
+            // Memory that the guest took away reads as zeros, which the guest did not write.
             if self.memory.is_broken() {
                 return Err(RingFault::MemoryTaken);
             }

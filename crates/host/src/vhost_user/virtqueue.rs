@@ -94,7 +94,7 @@ impl Virtqueue {
             Some((inflight, recovered)) => (Some(inflight), recovered),
             None => (None, None),
         };
-        // What was fetched has ended or is in flight.
+        // Each request that was fetched before has ended or is in the record of requests in flight.
         let fetched = recovered.as_ref().map(|heads| next_used.wrapping_add(heads.len() as u16));
         let next_available = fetched.unwrap_or(next_available);
         Ok(Self {

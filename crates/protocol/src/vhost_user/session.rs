@@ -129,7 +129,7 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// What the world must do. [`Session::finish`] follows every action.
+/// Work that a message asks of the host. [`Session::finish`] follows every action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing: the session has answered, if an answer was due.
@@ -177,7 +177,7 @@ pub enum Outcome {
     },
 }
 
-/// What a device offers.
+/// Features, queues and limits that a device offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
     /// Features of the device type.
@@ -208,7 +208,7 @@ pub struct Queue {
     pub addresses: Option<Addresses>,
     /// Index of the next request in the ring, at its start.
     pub base: u16,
-    /// It has a kick descriptor.
+    /// Whether the queue has a kick descriptor.
     pub has_kick: bool,
     is_enabled: bool,
 }
@@ -267,7 +267,7 @@ impl Session {
     /// A queue.
     ///
     /// # Panics
-    /// It does not exist.
+    /// The device has no queue of this number.
     #[must_use]
     pub fn queue(&self, queue: u16) -> &Queue {
         &self.queues[usize::from(queue)]
@@ -284,7 +284,7 @@ impl Session {
     /// Decodes a header; its body follows.
     ///
     /// # Errors
-    /// It is no request, or its body is too long.
+    /// The message is no request, or its body is too long.
     pub fn on_header(&self, bytes: [u8; HEADER_BYTES]) -> Result<Header, Violation> {
         let header = Header::of(bytes);
         if !header.is_request() {
@@ -328,7 +328,7 @@ impl Session {
     /// Ends the action of the last message; appends its answer if one is due.
     ///
     /// # Errors
-    /// It failed and the front end did not ask for an answer, so the connection must end.
+    /// The action failed and the front end asked for no answer, so the connection must end.
     pub fn finish(&mut self, outcome: Outcome, out: &mut Vec<u8>) -> Result<(), Violation> {
         let Pending { header, is_answered } = self.pending;
         if is_answered {

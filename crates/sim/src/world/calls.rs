@@ -239,7 +239,7 @@ fn read(
 struct Write {
     file: FileId,
     pages: Range<u64>,
-    /// It has a handle.
+    /// Whether the call has a handle of the running transaction.
     handle: bool,
 }
 

@@ -108,7 +108,7 @@ fn addresses(
     let (sender, resolved) = mpsc::channel();
     thread::Builder::new().name("resolver".to_owned()).spawn(move || {
         leave_signals_to_others();
-        // Nobody listens after the deadline.
+        // After the deadline the receiver is gone, and the addresses are dropped.
         let _ = sender.send(resolve(&host, port));
     })?;
     match resolved.recv_timeout(left(deadline)?) {
