@@ -39,9 +39,7 @@ impl HeaderFile {
             return Self::remote(path, Access::ReadOnly)?.limited(place);
         }
         Self::opened(path, OpenOptions::new().read(true))
-            .map_err(|error| {
-                Error::place(&path.display(), format!("cannot be inspected: {error}"))
-            })?
+            .map_err(|error| Error::place(&path.display(), format!("cannot open: {error}")))?
             .limited(place)
     }
 

@@ -1,5 +1,5 @@
-//! Encrypted block devices in user space: LUKS1, LUKS2 and plain dm-crypt volumes and
-//! device-mapper tables, without root and without a kernel module.
+//! Encrypted block devices in user space: LUKS1, LUKS2, plain dm-crypt, VeraCrypt, TrueCrypt and
+//! BitLocker volumes, and device-mapper tables, without root and without a kernel module.
 //!
 //! ```standalone_crate
 //! use blockyard::{Key, Volume};

@@ -35,7 +35,11 @@ impl Place {
             Self::Whole => Ok(0..len_bytes),
             Self::Partition(name) => match Table::read(source)? {
                 Some(table) => Ok(table.find(name)?.bytes.clone()),
-                None => Err(wrong("partition", "the disk has no partition table".into())),
+                None => {
+                    let problem = "the disk has no partition table; without `partition`, the whole \
+                                   disk is opened";
+                    Err(wrong("partition", problem.into()))
+                }
             },
             Self::Offset(offset) if !offset.is_multiple_of(512) => {
                 Err(wrong("start_bytes", format!("{offset} is no multiple of 512")))

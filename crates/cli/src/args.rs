@@ -35,10 +35,11 @@ use crate::commands::{
 use crate::commands::{lab, report, tune};
 use crate::failure::{EXIT_CODES, Failure};
 
-/// Opens LUKS and dm-crypt volumes without root and serves them as disks.
+/// Opens encrypted volumes without root and serves them as disks.
 ///
-/// Blockyard opens LUKS1, LUKS2 and plain dm-crypt volumes in user space and serves their plaintext
-/// as network block devices (NBD). It needs no root, no kernel module and no device node.
+/// Blockyard opens LUKS1, LUKS2, plain dm-crypt, VeraCrypt, TrueCrypt and BitLocker volumes in user
+/// space. It serves their plaintext as network block devices (NBD) and as disks of virtual machines
+/// (vhost-user-blk). It needs no root, no kernel module and no device node.
 #[derive(Parser, Debug)]
 #[command(
     name = "blockyard",

@@ -24,8 +24,9 @@ pub enum Error {
     },
     /// Another program has the volume open in a way that excludes ours, or the kernel uses it.
     #[error(
-        "{path}: is in use by another program or by another export of this one, or it is mounted \
-         or part of another device; stop that first, or let both only read"
+        "{path}: the file or device is in use: another program or another export has it open, or \
+         it is mounted or part of another device; end that use first, or open it read-only in \
+         both places"
     )]
     InUse {
         /// File.

@@ -33,7 +33,7 @@ const WIPE_BELOW: &str = "\x1b[J";
 /// Columns of a full bar.
 const BAR_COLUMNS: f64 = 40.0;
 
-/// Show the activity of a server: rates, depth, time by stage, bottleneck
+/// Show the activity of a server: rates, depth, time by stage, the limit
 ///
 /// The server must run with `serve --control SOCKET`. Ctrl-C ends the command.
 #[derive(Args, Debug)]

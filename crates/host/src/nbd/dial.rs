@@ -49,7 +49,11 @@ pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
         Server::Tcp(host, port) => (connect_tcp(host, *port, deadline)?, false),
         Server::Unix(path) => {
             let connected = connect_unix(path);
-            (connected.map_err(|error| format!("cannot connect: {error}"))?, true)
+            (
+                connected
+                    .map_err(|error| format!("cannot connect: {error}; is the server running?"))?,
+                true,
+            )
         }
     };
     let (session, received) = handshake(&socket, uri, deadline)?;
@@ -75,7 +79,7 @@ fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, Stri
             Err(error) => last = error.to_string(),
         }
     }
-    Err(format!("cannot connect: {last}"))
+    Err(format!("cannot connect: {last}; is the server running?"))
 }
 
 fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {

@@ -169,7 +169,7 @@ impl Volume {
     pub fn resume(&self, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
         let _turn = self.turn();
         if self.valid_keys().contains(&false) {
-            let problem = "a crypt line has no valid key; set it with the message `key set`";
+            let problem = "a crypt line has no valid key; send the message `key set` first";
             return Err(ControlError { name: "EAGAIN", problem: problem.into() });
         }
         let gate = self.gate()?;
