@@ -10,7 +10,7 @@ const QUEUES: u16 = 4;
 const RING_LEN_MAX: u16 = 256;
 
 fuzz_target!(|input: &[u8]| {
-    let offer = Offer { device_features: 1 << 9, queues: QUEUES, ring_len_max: RING_LEN_MAX };
+    let offer = Offer { device_features: 1 << 9 | 1 << 11, queues: QUEUES, ring_len_max: RING_LEN_MAX };
     let mut session = Session::new(offer, &[7; 60]);
     let mut memory = Vec::new();
     let mut out = Vec::new();
@@ -67,7 +67,8 @@ fn follow(
             assert!(u64::from(area.queues) * area.queue_bytes() <= area.len_bytes);
             assert!(area.file_offset_bytes.checked_add(area.len_bytes).is_some());
         }
-        Action::Nothing | Action::SetFeatures | Action::Reset => {}
+        Action::SetWriteback(_) if fails => return Outcome::Failed,
+        Action::Nothing | Action::SetFeatures | Action::SetWriteback(_) | Action::Reset => {}
     }
     for (at, region) in memory.iter().enumerate() {
         let end = |start: u64| start.checked_add(region.len_bytes).expect("no end wraps");

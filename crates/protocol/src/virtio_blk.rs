@@ -32,6 +32,7 @@ mod bit {
     pub(super) const BLK_SIZE: u32 = 6;
     pub(super) const FLUSH: u32 = 9;
     pub(super) const TOPOLOGY: u32 = 10;
+    pub(super) const CONFIG_WCE: u32 = 11;
     pub(super) const MQ: u32 = 12;
     pub(super) const DISCARD: u32 = 13;
     pub(super) const WRITE_ZEROES: u32 = 14;
@@ -39,6 +40,8 @@ mod bit {
 
 /// Feature: the driver flushes, so that writes need not be stable at their end.
 pub const FEATURE_FLUSH: u64 = 1 << bit::FLUSH;
+/// Feature: the driver may switch write-back caching off and on.
+pub const FEATURE_CONFIG_WRITEBACK: u64 = 1 << bit::CONFIG_WCE;
 
 /// Result of a request, as the driver reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +134,7 @@ impl Disk {
             | also(self.read_only, bit::RO)
             | also(self.discards(), bit::DISCARD)
             | also(!self.read_only, bit::WRITE_ZEROES)
+            | also(!self.read_only, bit::CONFIG_WCE)
     }
 
     fn discards(&self) -> bool {
@@ -326,7 +330,7 @@ mod tests {
         }
         assert!(disk.check(header(IN, 0), None, lengths(0, 4096)).is_ok());
         assert_eq!(disk.features() & (1 << bit::RO), 1 << bit::RO);
-        assert_eq!(disk.features() & (3 << bit::DISCARD), 0);
+        assert_eq!(disk.features() & (3 << bit::DISCARD | FEATURE_CONFIG_WRITEBACK), 0);
         assert_eq!(disk.config()[36..60], [0; 24]);
     }
 

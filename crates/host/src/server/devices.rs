@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::ServedExport;
 use super::listen::Listener;
@@ -74,6 +75,7 @@ impl DeviceDoor {
             ring_len_max,
             place: path.display().to_string(),
             name,
+            writeback: Arc::new(AtomicBool::new(true)),
         };
         let listener = Listener::unix(path)?;
         let front_end = Threads::new("vhost device", ends);

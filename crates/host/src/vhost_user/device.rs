@@ -2,17 +2,21 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::{
     Action, HEADER_BYTES, InflightArea, MemoryRegion, Offer, Outcome, Session,
 };
-use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
+use blockyard_protocol::virtio_blk::{CONFIG_WRITEBACK_AT, Disk, NAME_BYTES};
 use rustix::fs::{FileType, MemfdFlags, memfd_create};
 
 use super::channel;
 use super::memory::{GuestMemory, Window};
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
+use crate::driver::Driver;
 use crate::memory::Budget;
 use crate::volume::Volume;
 use crate::{log, memory};
@@ -30,6 +34,9 @@ pub(crate) struct Device {
     pub(crate) place: String,
     /// Name of the disk in the guest.
     pub(crate) name: [u8; NAME_BYTES],
+    /// Whether the disk says that its cache is a write-back cache. It outlives resets and
+    /// connections: a front end that connects again does not repeat what its guest has switched.
+    pub(crate) writeback: Arc<AtomicBool>,
 }
 
 impl Device {
@@ -92,22 +99,26 @@ struct FrontEnd<'a> {
     to_send: Option<OwnedFd>,
     lines: Vec<Line>,
     budget: Arc<Budget>,
+    is_write_through: Arc<AtomicBool>,
 }
 
 impl<'a> FrontEnd<'a> {
     fn new(device: &'a Device) -> Self {
         let disk = device.disk();
         let Device { queues, ring_len_max, .. } = *device;
+        let mut config = disk.config();
+        config[CONFIG_WRITEBACK_AT] = device.writeback.load(Ordering::Acquire).into();
         let offer = Offer { device_features: disk.features(), queues, ring_len_max };
         Self {
             device,
             disk,
-            session: Session::new(offer, &disk.config()),
+            session: Session::new(offer, &config),
             memory: Arc::default(),
             records: None,
             to_send: None,
             lines: (0..queues).map(|_| Line::new()).collect(),
             budget: Budget::new(queues.into()),
+            is_write_through: Arc::default(),
         }
     }
 
@@ -162,7 +173,14 @@ impl<'a> FrontEnd<'a> {
             }
             Action::SetFeatures => {
                 self.stop_all();
+                self.take_writeback();
                 self.start_all();
+            }
+            Action::SetWriteback(is_on) => {
+                self.take_writeback();
+                if !is_on {
+                    self.flush()?;
+                }
             }
             Action::Configure(queue) => self.restart(queue),
             Action::Kick(queue) => {
@@ -196,6 +214,28 @@ impl<'a> FrontEnd<'a> {
             }
         }
         Ok(Outcome::Done)
+    }
+
+    /// Follows the session's kind of caching, for requests that are fetched from now on.
+    fn take_writeback(&self) {
+        self.device.writeback.store(self.session.has_writeback(), Ordering::Release);
+        self.is_write_through.store(!self.session.writes_back(), Ordering::Release);
+    }
+
+    /// Makes stable what has ended: a guest that has switched write-back caching off does not flush
+    /// any more.
+    fn flush(&self) -> Result<(), String> {
+        let Device { volume, priority, .. } = self.device;
+        let driver = Driver::new(&volume.parts, 0, Vec::new(), *priority);
+        let mut driver = driver.map_err(|error| format!("a flush cannot start: {error}"))?;
+        if driver.is_suspended() {
+            return Err("a suspended volume is not flushed".into());
+        }
+        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 0);
+        match driver.submit_and_wait(flush) {
+            BlkStatus::Ok => Ok(()),
+            status => Err(format!("a flush has failed: {status:?}")),
+        }
     }
 
     fn line(&mut self, queue: u16) -> &mut Line {
@@ -294,6 +334,7 @@ impl<'a> FrontEnd<'a> {
             memory: Arc::clone(&self.memory),
             queue: set_up,
             features: self.session.features(),
+            is_write_through: Arc::clone(&self.is_write_through),
             state,
             kick,
             record: self.record(queue),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::Queue;
-use blockyard_protocol::virtio_blk::{Disk, FEATURE_FLUSH, NAME_BYTES};
+use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -52,6 +52,8 @@ pub(super) struct Setup {
     pub(super) memory: Arc<GuestMemory>,
     pub(super) queue: Queue,
     pub(super) features: u64,
+    /// Every change is stable before it ends; the front end may switch that.
+    pub(super) is_write_through: Arc<AtomicBool>,
     pub(super) state: State,
     pub(super) kick: Shared,
     /// Record of requests in flight.
@@ -227,7 +229,7 @@ impl<'a> QueueThread<'a> {
         let requests = Requests::new(
             setup.disk,
             setup.disk_name,
-            features & FEATURE_FLUSH == 0,
+            setup.is_write_through,
             Arc::clone(&memory),
             Pieces::new(region),
         );

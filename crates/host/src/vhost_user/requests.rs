@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -45,6 +46,8 @@ struct InFlight {
     /// Whether the request is in [`Requests::feeding`].
     is_feeding: bool,
     status: Option<Status>,
+    /// Its change is stable before it ends.
+    must_be_stable: bool,
     /// A flush was submitted for a request that must be stable.
     is_flushed: bool,
 }
@@ -101,8 +104,9 @@ pub(super) struct Ended {
 pub(super) struct Requests {
     disk: Disk,
     name: [u8; NAME_BYTES],
-    /// The front end cannot flush: every change is stable before it ends.
-    is_write_through: bool,
+    /// The front end does not flush: every change is stable before it ends. Read when a request
+    /// begins.
+    is_write_through: Arc<AtomicBool>,
     memory: Arc<GuestMemory>,
     pieces: Pieces,
     in_flight: Slab<InFlight>,
@@ -120,7 +124,7 @@ impl Requests {
     pub(super) fn new(
         disk: Disk,
         name: [u8; NAME_BYTES],
-        is_write_through: bool,
+        is_write_through: Arc<AtomicBool>,
         memory: Arc<GuestMemory>,
         pieces: Pieces,
     ) -> Self {
@@ -179,7 +183,16 @@ impl Requests {
         if let Some(Command::Write(_)) = command {
             cursor.advance(&chain.readable, HEADER_BYTES as u32);
         }
-        let request = InFlight { head, chain, command, cursor, status, ..InFlight::default() };
+        let must_be_stable = self.is_write_through.load(Ordering::Acquire);
+        let request = InFlight {
+            head,
+            chain,
+            command,
+            cursor,
+            status,
+            must_be_stable,
+            ..InFlight::default()
+        };
         let index = self.in_flight.insert(request);
         match command {
             Some(Command::Read(_) | Command::Write(_)) => {
@@ -274,7 +287,7 @@ impl Requests {
         request.cursor.advance(spans, len_bytes);
         let sector = Sector::holding(range.offset_bytes + request.submitted_bytes);
         request.submitted_bytes += u64::from(len_bytes);
-        let fua = self.is_write_through && !is_read && !is_cut(range);
+        let fua = request.must_be_stable && !is_read && !is_cut(range);
         let buf = BufRef { slot: PIECES_SLOT, offset_bytes: offset_bytes as u32, len_bytes };
         let op = if is_read { Op::Read } else { Op::Write };
         let bio = Bio::new(op, sector, Sector::holding(len_bytes.into()), buf, 0);
@@ -312,10 +325,11 @@ impl Requests {
     }
 
     fn submit(&mut self, piece: Piece, bio: Bio, driver: &mut Driver) {
-        self.in_flight.at(piece.request).pending += 1;
-        let user = u64::from(self.bios.insert(piece));
+        let request = self.in_flight.at(piece.request);
+        request.pending += 1;
         // The guest waits for what must be stable.
-        let origin = Origin { sync: self.is_write_through, ..Origin::default() };
+        let origin = Origin { sync: request.must_be_stable, ..Origin::default() };
+        let user = u64::from(self.bios.insert(piece));
         driver.submit(Bio { user, origin, ..bio });
     }
 
@@ -367,7 +381,7 @@ impl Requests {
             Some(Command::Write(range)) => !is_cut(range),
             _ => !request.changes_data(),
         };
-        let is_owed = self.is_write_through && !is_stable && !request.is_flushed;
+        let is_owed = request.must_be_stable && !is_stable && !request.is_flushed;
         if is_owed && request.status.is_none() {
             request.is_flushed = true;
             return self.submit_flush(index, driver);

@@ -33,6 +33,7 @@ pub(super) mod request {
     pub(crate) const GET_QUEUE_NUM: u32 = 17;
     pub(crate) const SET_VRING_ENABLE: u32 = 18;
     pub(crate) const GET_CONFIG: u32 = 24;
+    pub(crate) const SET_CONFIG: u32 = 25;
     pub(crate) const GET_INFLIGHT_FD: u32 = 31;
     pub(crate) const SET_INFLIGHT_FD: u32 = 32;
     pub(crate) const RESET_DEVICE: u32 = 34;

@@ -11,6 +11,7 @@
 //! The session checks all that can be checked without memory, and keeps what a queue needs to start
 //! ([`Session::queue`]). The world maps memory, runs queues and owns descriptors.
 
+mod fault;
 mod inflight;
 mod message;
 mod session;
@@ -18,9 +19,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use fault::{Refusal, Violation};
 pub use inflight::InflightArea;
 pub use message::{BODY_MAX_BYTES, HEADER_BYTES, Header, MEMORY_REGIONS_MAX, MemoryRegion};
-pub use session::{Action, Addresses, Offer, Outcome, Queue, Refusal, Session, Violation};
+pub use session::{Action, Addresses, Offer, Outcome, Queue, Session};
 
 /// Feature of the ring: indirect descriptor tables.
 pub const FEATURE_INDIRECT: u64 = 1 << 28;

@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 
+use super::fault::{Fault, Refusal, Violation};
 use super::inflight::InflightArea;
 use super::message::{BODY_MAX_BYTES, Body, HEADER_BYTES, Header, MEMORY_REGIONS_MAX};
 use super::message::{MemoryRegion, request};
 use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_PROTOCOL, FEATURE_VERSION_1};
+use crate::virtio_blk::{CONFIG_WRITEBACK_AT, FEATURE_CONFIG_WRITEBACK, FEATURE_FLUSH};
 
 /// Length of the configuration space; zeroes follow what the device has.
 const CONFIG_SPACE_BYTES: u32 = 256;
@@ -15,6 +17,8 @@ const MEMORY_SLOTS: usize = 128;
 /// Bit of a kick, call or error message without a descriptor.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 const QUEUE_MASK: u64 = 0xff;
+/// Greatest flag of a change of the configuration: by the driver, or by a migration.
+const CONFIG_FLAG_MAX: u32 = 1;
 
 /// Protocol features.
 mod protocol {
@@ -27,106 +31,6 @@ mod protocol {
     pub(super) const STATUS: u64 = 1 << 16;
     pub(super) const OFFERED: u64 =
         MQ | REPLY_ACK | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
-}
-
-/// A front end's violation of the protocol, after which the connection must end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// A version other than 1, or a reply.
-    #[error("message {0} has wrong flags: it is no request of version 1")]
-    Flags(u32),
-    /// A body above the limit.
-    #[error("message {request} has a body of {len_bytes} bytes, above this server's limit")]
-    TooLong {
-        /// Number of the message.
-        request: u32,
-        /// Announced length.
-        len_bytes: u32,
-    },
-    /// A body that is not laid out as its message demands.
-    #[error("message {request} has a body of {len_bytes} bytes, which does not fit it")]
-    Length {
-        /// Number of the message.
-        request: u32,
-        /// Length of the body.
-        len_bytes: u32,
-    },
-    /// A refusal that the front end did not ask to hear about.
-    #[error("message {request} is refused: {refusal}")]
-    Refused {
-        /// Number of the message.
-        request: u32,
-        /// The reason.
-        refusal: Refusal,
-    },
-}
-
-/// The reason why a well-formed message is not followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// An unknown number, or a feature that was not offered.
-    #[error("this server does not offer it")]
-    NotOffered,
-    /// An index of a queue that does not exist.
-    #[error("queue {0} does not exist")]
-    NoSuchQueue(u64),
-    /// Another number of descriptors.
-    #[error("it came with {came} descriptors instead of {expected}")]
-    Descriptors {
-        /// Number of descriptors that came.
-        came: usize,
-        /// Number of descriptors that the message needs.
-        expected: usize,
-    },
-    /// A queue without a kick descriptor.
-    #[error("a queue without a kick descriptor is not supported")]
-    NoKick,
-    /// A ring's size.
-    #[error("a ring of {0} entries is no power of two within the limit")]
-    RingSize(u32),
-    /// An index in a ring, of 16 bits.
-    #[error("{0} is no index in a ring")]
-    RingIndex(u32),
-    /// Addresses of a ring.
-    #[error("the addresses of the ring are not aligned, or have flags that were not offered")]
-    RingAddresses,
-    /// A change of the size or the index of a ring that runs.
-    #[error("queue {0} is running")]
-    Running(u16),
-    /// Memory that wraps, overlaps, or has no bytes.
-    #[error("the memory is empty, wraps around or overlaps")]
-    Memory,
-    /// More regions than slots.
-    #[error("there is no slot for more memory")]
-    MemorySlots,
-    /// Memory that is not there.
-    #[error("this memory was not added")]
-    NoSuchMemory,
-    /// Memory for requests in flight of other queues than there are, or too short for them.
-    #[error("the memory for requests in flight does not fit {queues} queues of {ring_len} entries")]
-    Inflight {
-        /// Number of queues.
-        queues: u16,
-        /// Size of their rings.
-        ring_len: u16,
-    },
-    /// A value that is neither 0 nor 1.
-    #[error("{0} is neither on nor off")]
-    Switch(u32),
-    /// The world could not follow the message.
-    #[error("it failed")]
-    Failed,
-}
-
-enum Fault {
-    Violation(Violation),
-    Refusal(Refusal),
-}
-
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refusal(refusal)
-    }
 }
 
 /// Work that a message asks of the host. [`Session::finish`] follows every action.
@@ -157,6 +61,9 @@ pub enum Action {
     /// Stop the queue when nothing of it is in flight, forget its kick descriptor, and finish with
     /// [`Outcome::Stopped`].
     Stop(u16),
+    /// The driver has switched write-back caching on or off. Requests that are fetched from now on
+    /// follow it. Off: what has ended is made stable first, because the driver flushes no more.
+    SetWriteback(bool),
     /// Stop every queue.
     Reset,
 }
@@ -262,6 +169,20 @@ impl Session {
     #[must_use]
     pub fn features(&self) -> u64 {
         self.features
+    }
+
+    /// Whether writes may end before they are stable: the driver flushes, and has not switched
+    /// write-back caching off.
+    #[must_use]
+    pub fn writes_back(&self) -> bool {
+        let is_off = self.features & FEATURE_CONFIG_WRITEBACK != 0 && !self.has_writeback();
+        self.features & FEATURE_FLUSH != 0 && !is_off
+    }
+
+    /// The byte of the configuration that says whether caching is write-back.
+    #[must_use]
+    pub fn has_writeback(&self) -> bool {
+        self.config[CONFIG_WRITEBACK_AT] != 0
     }
 
     /// A queue.
@@ -411,6 +332,7 @@ impl Session {
             request::SET_OWNER | request::RESET_OWNER => Action::Nothing,
             request::RESET_DEVICE => self.reset(),
             request::GET_CONFIG => return self.get_config(body, wrong, out),
+            request::SET_CONFIG => return self.set_config(body, wrong),
             request::SET_MEM_TABLE => return self.set_memory(body, wrong, descriptors),
             request::ADD_MEM_REG | request::REM_MEM_REG => {
                 let region = body.u64().and_then(|_| body.region());
@@ -473,6 +395,10 @@ impl Session {
             request::SET_FEATURES => {
                 only(self.offered_features())?;
                 self.features = value;
+                // The standard's start value for a driver that can switch and cannot flush.
+                if value & FEATURE_CONFIG_WRITEBACK != 0 && value & FEATURE_FLUSH == 0 {
+                    self.config[CONFIG_WRITEBACK_AT] = 0;
+                }
                 Ok(Action::SetFeatures)
             }
             request::SET_PROTOCOL_FEATURES => {
@@ -581,6 +507,29 @@ impl Session {
         reply.extend_from_slice(&self.config[offset as usize..end as usize]);
         self.answer(&reply, out);
         Ok(Action::Nothing)
+    }
+
+    /// Only the byte for write-back caching is writable.
+    fn set_config(&mut self, body: &mut Body<'_>, wrong: Fault) -> Result<Action, Fault> {
+        let (Some(offset), Some(len_bytes), Some(flags)) = (body.u32(), body.u32(), body.u32())
+        else {
+            return Err(wrong);
+        };
+        if body.0.len() != len_bytes as usize {
+            return Err(wrong);
+        }
+        if flags > CONFIG_FLAG_MAX || self.features & FEATURE_CONFIG_WRITEBACK == 0 {
+            return Err(Refusal::NotOffered.into());
+        }
+        let [value] = *body.0 else { return Err(Refusal::Config { offset, len_bytes }.into()) };
+        if offset as usize != CONFIG_WRITEBACK_AT {
+            return Err(Refusal::Config { offset, len_bytes }.into());
+        }
+        if value > 1 {
+            return Err(Refusal::Switch(value.into()).into());
+        }
+        self.config[CONFIG_WRITEBACK_AT] = value;
+        Ok(Action::SetWriteback(value == 1))
     }
 
     /// Its body has padding to 24 bytes, in both directions.

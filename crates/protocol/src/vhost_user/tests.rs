@@ -122,6 +122,59 @@ fn configuration_is_read_in_pieces_and_ends_in_zeroes() {
     assert!(say(&mut session, GET_CONFIG, &short, 0).is_err());
 }
 
+fn change(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
+    [words(&[offset, bytes.len() as u32, flags]), bytes.to_vec()].concat()
+}
+
+const FLUSH: u64 = 1 << 9;
+const CONFIG_WCE: u64 = 1 << 11;
+
+/// A session whose driver has these features of the device.
+fn disk_session(features: u64) -> Session {
+    let offer = Offer { device_features: FLUSH | CONFIG_WCE, queues: 2, ring_len_max: 256 };
+    let mut config = [0; 60];
+    config[32] = 1;
+    let mut session = Session::new(offer, &config);
+    say(&mut session, SET_FEATURES, &features.to_le_bytes(), 0).unwrap();
+    session
+}
+
+#[test]
+fn driver_that_may_switches_write_back_caching_and_changes_nothing_else() {
+    let mut session = disk_session(FLUSH | CONFIG_WCE);
+    assert!(session.writes_back());
+    for (value, flags) in [(0, 0), (1, 1), (0, 1)] {
+        let said = say(&mut session, SET_CONFIG, &change(32, flags, &[value]), 0).unwrap();
+        assert_eq!(said, (Action::SetWriteback(value == 1), vec![]));
+        assert_eq!((session.writes_back(), session.has_writeback()), (value == 1, value == 1));
+        let (_, reply) = say(&mut session, GET_CONFIG, &change(32, 0, &[9]), 0).unwrap();
+        assert_eq!(reply[24], value);
+    }
+    let mut refused = |body: &[u8]| refusal(say(&mut session, SET_CONFIG, body, 0));
+    assert_eq!(refused(&change(32, 0, &[2])), Refusal::Switch(2));
+    assert_eq!(refused(&change(32, 2, &[1])), Refusal::NotOffered);
+    for (offset, len_bytes) in [(0, 8), (31, 1), (33, 1), (32, 2), (32, 0), (256, 1), (u32::MAX, 1)]
+    {
+        let body = change(offset, 0, &vec![1; len_bytes as usize]);
+        assert_eq!(refused(&body), Refusal::Config { offset, len_bytes });
+    }
+    let short = change(32, 0, &[1, 1])[..13].to_vec();
+    let said = say(&mut session, SET_CONFIG, &short, 0);
+    assert!(matches!(said, Err(Violation::Length { .. })));
+    let mut without = disk_session(FLUSH);
+    let said = refusal(say(&mut without, SET_CONFIG, &change(32, 0, &[0]), 0));
+    assert_eq!((said, without.writes_back()), (Refusal::NotOffered, true));
+}
+
+#[test]
+fn driver_that_cannot_flush_has_no_write_back_cache() {
+    assert!(!disk_session(0).writes_back());
+    let mut session = disk_session(CONFIG_WCE);
+    assert_eq!((session.writes_back(), session.has_writeback()), (false, false));
+    say(&mut session, SET_CONFIG, &change(32, 0, &[1]), 0).unwrap();
+    assert!(!session.writes_back(), "the driver cannot flush still");
+}
+
 #[test]
 fn outcome_is_told_to_those_who_asked_and_ends_the_connection_of_others() {
     let mut session = negotiated();
@@ -158,7 +211,7 @@ fn messages_that_break_the_protocol_end_the_connection() {
     assert!(header([1, 1, 512]).is_ok());
     let mut session = negotiated();
     for request in 1..=40 {
-        let known = !matches!(request, 6 | 7 | 19..=23 | 25..=30 | 33 | 35);
+        let known = !matches!(request, 6 | 7 | 19..=23 | 26..=30 | 33 | 35);
         for len in [1, 7, 9, 13, 41, 77] {
             let body = vec![0; len];
             let said = say_with(&mut session, (request, NEED_REPLY), &body, 0, Outcome::Done);
