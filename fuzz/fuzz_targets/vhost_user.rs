@@ -68,6 +68,7 @@ fn follow(
             assert!(area.file_offset_bytes.checked_add(area.len_bytes).is_some());
         }
         Action::SetWriteback(_) if fails => return Outcome::Failed,
+        Action::Channel => assert_eq!(descriptors, 1),
         Action::Nothing | Action::SetFeatures | Action::SetWriteback(_) | Action::Reset => {}
     }
     for (at, region) in memory.iter().enumerate() {

@@ -4,6 +4,9 @@ mod client;
 mod guest;
 
 use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use client::Serving;
 use guest::*;
 
 const SIZE_BYTES: u64 = 8 << 20;
+const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_CONFIG: u32 = 25;
 const F_CONFIG_WCE: u64 = 1 << 11;
 
@@ -110,6 +114,73 @@ fn writes_are_stable_at_their_end_while_write_back_caching_is_off() {
     volume.resume(false).unwrap();
     assert_eq!(guest.write_data(32, &[6; 4096]), 0);
     assert!(is_stable(&log, 32, &[6; 4096]));
+    drop(guest);
+    serving.stop();
+}
+
+/// A channel from the server to the front end: its two ends.
+fn channels() -> [(File, OwnedFd); 2] {
+    let (reader, writer) = UnixStream::pair().unwrap();
+    let (from, to) = rustix::pipe::pipe().unwrap();
+    [(OwnedFd::from(reader).into(), writer.into()), (from.into(), to)]
+}
+
+#[test]
+fn guest_is_told_when_the_volume_grows_and_uses_the_new_sectors() {
+    for (mut channel, end) in channels() {
+        let folder = Folder::new();
+        let data = folder.file("data");
+        File::options().write(true).open(&data).unwrap().set_len(3 * SIZE_BYTES).unwrap();
+        let (serving, volume) = serve(&folder, &format!("linear {} 0", data.display()));
+        let mut guest = Guest::connect(&folder.path("vhost"), 2, F_FLUSH);
+        assert!(guest.try_command(SET_BACKEND_REQ_FD, &[], &[end.as_fd()]));
+        drop(end);
+        for parts in [2, 3] {
+            let before = (parts - 1) * SIZE_BYTES / 512;
+            assert_eq!(guest.write_data(before, &[1; 4096]), 1, "behind the end");
+            volume.grow(parts * SIZE_BYTES, u64::MAX).unwrap();
+            let mut told = [0; 12];
+            channel.read_exact(&mut told).unwrap();
+            assert_eq!(told, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(guest.config()[..8], (parts * SIZE_BYTES / 512).to_le_bytes());
+            assert_eq!(guest.write_data(before, &[parts as u8; 4096]), 0);
+            assert_eq!(guest.run(1, READ, parts * SIZE_BYTES / 512 - 8, 4096), 0);
+            assert!(guest.read_data(before, 4096) == [parts as u8; 4096]);
+        }
+        drop(guest);
+        serving.stop();
+    }
+}
+
+#[test]
+fn channel_that_is_full_or_closed_or_none_holds_nothing_up() {
+    let folder = Folder::new();
+    let data = folder.file("data");
+    File::options().write(true).open(&data).unwrap().set_len(8 * SIZE_BYTES).unwrap();
+    let (serving, volume) = serve(&folder, &format!("linear {} 0", data.display()));
+    let mut guest = Guest::connect(&folder.path("vhost"), 1, F_FLUSH);
+    let datagrams = UnixDatagram::unbound().unwrap();
+    assert!(!guest.try_command(SET_BACKEND_REQ_FD, &[], &[datagrams.as_fd()]));
+    for path in ["/", "/dev/zero", "/proc/self/exe"] {
+        let file = File::open(path).unwrap();
+        assert!(!guest.try_command(SET_BACKEND_REQ_FD, &[], &[file.as_fd()]), "{path}");
+    }
+    let mut parts = 1;
+    for is_closed in [false, true] {
+        for (channel, end) in channels() {
+            rustix::io::ioctl_fionbio(&end, true).unwrap();
+            while rustix::io::write(&end, &[0; 4096]).is_ok() {}
+            while rustix::io::write(&end, &[0]).is_ok() {}
+            assert!(guest.try_command(SET_BACKEND_REQ_FD, &[], &[end.as_fd()]));
+            let channel = (!is_closed).then_some(channel);
+            parts += 1;
+            volume.grow(parts * SIZE_BYTES, u64::MAX).unwrap();
+            // Nothing tells this front end when: it asks.
+            while guest.config()[..8] != (parts * SIZE_BYTES / 512).to_le_bytes() {}
+            assert_eq!(guest.run(0, READ, parts * SIZE_BYTES / 512 - 8, 4096), 0);
+            drop(channel);
+        }
+    }
     drop(guest);
     serving.stop();
 }

@@ -5,10 +5,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use blockyard_protocol::vhost_user::MEMORY_REGIONS_MAX;
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg, sockopt,
 };
 
 /// Fills `bytes`, and moves descriptors that came beside them to the end of `descriptors`. Returns
@@ -67,4 +68,30 @@ pub(super) fn send(
         }
     }
     Ok(())
+}
+
+/// The channel for this side's messages: a stream socket, or a pipe, as User-Mode Linux has it.
+#[derive(Debug)]
+pub(super) struct Notices(OwnedFd);
+
+impl Notices {
+    /// `None` for any other descriptor. It is made non-blocking.
+    pub(super) fn over(fd: OwnedFd) -> Option<Self> {
+        let facts = rustix::fs::fstat(&fd).ok()?;
+        let is_channel = match FileType::from_raw_mode(facts.st_mode) {
+            FileType::Fifo => true,
+            FileType::Socket => sockopt::socket_type(&fd) == Ok(SocketType::STREAM),
+            _ => false,
+        };
+        (is_channel && rustix::io::ioctl_fionbio(&fd, true).is_ok()).then_some(Self(fd))
+    }
+
+    /// Sends a message without waiting; returns whether the channel can be used further. A full
+    /// channel holds messages that the front end has not read: the next one would say the same.
+    pub(super) fn send(&self, message: &[u8]) -> bool {
+        match rustix::io::write(&self.0, message) {
+            Ok(len) => len == message.len(),
+            Err(error) => error == Errno::AGAIN,
+        }
+    }
 }

@@ -8,18 +8,18 @@ use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::{
-    Action, HEADER_BYTES, InflightArea, MemoryRegion, Offer, Outcome, Session,
+    Action, HEADER_BYTES, InflightArea, MemoryRegion, Offer, Outcome, Session, config_change,
 };
 use blockyard_protocol::virtio_blk::{CONFIG_WRITEBACK_AT, Disk, NAME_BYTES};
 use rustix::fs::{FileType, MemfdFlags, memfd_create};
 
-use super::channel;
+use super::channel::{self, Notices};
 use super::memory::{GuestMemory, Window};
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
 use crate::driver::Driver;
 use crate::memory::Budget;
 use crate::volume::Volume;
-use crate::{log, memory};
+use crate::{log, memory, poll};
 
 /// A volume that is offered to front ends.
 #[derive(Clone)]
@@ -97,6 +97,8 @@ struct FrontEnd<'a> {
     records: Option<(InflightArea, GuestMemory)>,
     /// A descriptor that goes with the next answer.
     to_send: Option<OwnedFd>,
+    /// The channel for messages to the front end.
+    notices: Option<Notices>,
     lines: Vec<Line>,
     budget: Arc<Budget>,
     is_write_through: Arc<AtomicBool>,
@@ -116,40 +118,72 @@ impl<'a> FrontEnd<'a> {
             memory: Arc::default(),
             records: None,
             to_send: None,
+            notices: None,
             lines: (0..queues).map(|_| Line::new()).collect(),
             budget: Budget::new(queues.into()),
             is_write_through: Arc::default(),
         }
     }
 
-    /// Follows messages until the end of the stream.
+    /// Follows messages until the end of the stream, and the growth of the volume.
     fn serve(&mut self, socket: BorrowedFd<'_>) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
+        let growth = self.device.volume.parts.table.watch().map_err(failed)?;
+        // It may have grown before the watch.
+        self.grow();
         loop {
-            let mut header = [0; HEADER_BYTES];
-            // A descriptor that the message does not take is closed when this vector is dropped.
-            let mut descriptors = Vec::new();
-            if !channel::receive(socket, &mut header, &mut descriptors).map_err(failed)? {
+            let sources = [Some(socket), Some(growth.as_fd())];
+            let [has_message, has_grown] = poll::readable(&sources, None).map_err(failed)?;
+            if has_grown {
+                let _ = rustix::io::read(&growth, &mut [0; 8]);
+                self.grow();
+            }
+            if has_message && !self.follow_message(socket)? {
                 return Ok(());
             }
-            let header = self.session.on_header(header).map_err(|error| error.to_string())?;
-            let mut body = vec![0; header.body_bytes()];
-            if !channel::receive(socket, &mut body, &mut descriptors).map_err(failed)? {
-                return Ok(());
-            }
-            let mut reply = Vec::new();
-            let count = descriptors.len();
-            let action = self.session.on_message(header, &body, count, &mut reply);
-            let action = action.map_err(|error| error.to_string())?;
-            let (outcome, problem) = match self.follow(action, descriptors) {
-                Ok(outcome) => (outcome, None),
-                Err(problem) => (Outcome::Failed, Some(problem)),
-            };
-            let finished = self.session.finish(outcome, &mut reply);
-            finished.map_err(|error| problem.unwrap_or_else(|| error.to_string()))?;
-            let beside = self.to_send.take();
-            channel::send(socket, &reply, beside.as_ref().map(AsFd::as_fd)).map_err(failed)?;
         }
+    }
+
+    /// Follows the next message; returns false at the end of the stream.
+    fn follow_message(&mut self, socket: BorrowedFd<'_>) -> Result<bool, String> {
+        let failed = |error: std::io::Error| error.to_string();
+        let mut header = [0; HEADER_BYTES];
+        // A descriptor that the message does not take is closed when this vector is dropped.
+        let mut descriptors = Vec::new();
+        if !channel::receive(socket, &mut header, &mut descriptors).map_err(failed)? {
+            return Ok(false);
+        }
+        let header = self.session.on_header(header).map_err(|error| error.to_string())?;
+        let mut body = vec![0; header.body_bytes()];
+        if !channel::receive(socket, &mut body, &mut descriptors).map_err(failed)? {
+            return Ok(false);
+        }
+        let mut reply = Vec::new();
+        let count = descriptors.len();
+        let action = self.session.on_message(header, &body, count, &mut reply);
+        let action = action.map_err(|error| error.to_string())?;
+        let (outcome, problem) = match self.follow(action, descriptors) {
+            Ok(outcome) => (outcome, None),
+            Err(problem) => (Outcome::Failed, Some(problem)),
+        };
+        let finished = self.session.finish(outcome, &mut reply);
+        finished.map_err(|error| problem.unwrap_or_else(|| error.to_string()))?;
+        let beside = self.to_send.take();
+        channel::send(socket, &reply, beside.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Takes the volume's size: queues start again with its table, then the front end is told.
+    fn grow(&mut self) {
+        let disk = self.device.disk();
+        if disk == self.disk {
+            return;
+        }
+        self.disk = disk;
+        self.session.set_device_config(&disk.config());
+        self.stop_all();
+        self.start_all();
+        self.notices = self.notices.take().filter(|notices| notices.send(&config_change()));
     }
 
     fn follow(&mut self, action: Action, descriptors: Vec<OwnedFd>) -> Result<Outcome, String> {
@@ -181,6 +215,11 @@ impl<'a> FrontEnd<'a> {
                 if !is_on {
                     self.flush()?;
                 }
+            }
+            Action::Channel => {
+                let notices = descriptors.next().and_then(Notices::over);
+                self.notices =
+                    Some(notices.ok_or("a channel is neither a stream socket nor a pipe")?);
             }
             Action::Configure(queue) => self.restart(queue),
             Action::Kick(queue) => {

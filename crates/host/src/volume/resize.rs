@@ -3,15 +3,15 @@
 //! ```text
 //! file is extended ─> resize ─> longer table for new connections ─> their clients see the new size
 //!                                open connections keep their table ─> nothing of theirs changes
+//!                                virtual machines are told, and their queues start again
 //! ```
 //! Growth concerns no I/O in flight: the longer table has the same targets on the same devices, and
 //! each connection has a table of its own. The kernel has one table for all users of a device, and
 //! suspends it to replace the table (`dm_swap_table`).
 //!
 //! NBD has no message that tells a client of another size, so its clients reconnect. A front end
-//! whose protocol has one is told at the end of [`Volume::grow`]: vhost-user sends its clients
-//! `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, FUSE `FUSE_NOTIFY_INVAL_INODE`. Its shards then start
-//! again with the new table, as connections do.
+//! whose protocol has one watches the table: the queues of a vhost-user disk start again with the new
+//! one, and the virtual machine is told (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`).
 //!
 //! A volume does not shrink while it is served: a client may use the sectors that would be lost.
 

@@ -131,8 +131,8 @@ impl Guest {
         let offered = self.ask(1, &[]);
         let features = self.features;
         assert_eq!(u64::from_le_bytes(offered.try_into().unwrap()) & features, features);
-        // MQ, REPLY_ACK, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
-        self.message(16, 0, &0x9209u64.to_le_bytes(), &[]);
+        // MQ, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
+        self.message(16, 0, &0x9229u64.to_le_bytes(), &[]);
         self.message(3, 0, &[], &[]);
         self.command(2, &features.to_le_bytes(), &[]);
         let memory = self.memory.try_clone().unwrap();

@@ -32,6 +32,7 @@ pub(super) mod request {
     pub(crate) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(crate) const GET_QUEUE_NUM: u32 = 17;
     pub(crate) const SET_VRING_ENABLE: u32 = 18;
+    pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(crate) const GET_CONFIG: u32 = 24;
     pub(crate) const SET_CONFIG: u32 = 25;
     pub(crate) const GET_INFLIGHT_FD: u32 = 31;
@@ -43,6 +44,9 @@ pub(super) mod request {
     pub(crate) const SET_STATUS: u32 = 39;
     pub(crate) const GET_STATUS: u32 = 40;
 }
+
+/// Number of this side's message: the configuration has changed.
+const CONFIG_CHANGE_MSG: u32 = 2;
 
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +85,14 @@ impl Header {
         }
         out.extend_from_slice(body);
     }
+}
+
+/// This side's message that the configuration has changed. It asks for no reply, so that a front
+/// end that sends none holds nothing up.
+#[must_use]
+pub fn config_change() -> [u8; HEADER_BYTES] {
+    let word = u128::from(CONFIG_CHANGE_MSG) | u128::from(VERSION) << 32;
+    *word.to_le_bytes().first_chunk().expect("a header is shorter")
 }
 
 /// The rest of a body.

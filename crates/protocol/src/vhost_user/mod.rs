@@ -21,6 +21,7 @@ mod tests;
 
 pub use fault::{Refusal, Violation};
 pub use inflight::InflightArea;
+pub use message::config_change;
 pub use message::{BODY_MAX_BYTES, HEADER_BYTES, Header, MEMORY_REGIONS_MAX, MemoryRegion};
 pub use session::{Action, Addresses, Offer, Outcome, Queue, Session};
 

@@ -24,13 +24,20 @@ const CONFIG_FLAG_MAX: u32 = 1;
 mod protocol {
     pub(super) const MQ: u64 = 1 << 0;
     pub(super) const REPLY_ACK: u64 = 1 << 3;
+    pub(super) const BACKEND_REQ: u64 = 1 << 5;
     pub(super) const CONFIG: u64 = 1 << 9;
     pub(super) const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub(super) const RESET_DEVICE: u64 = 1 << 13;
     pub(super) const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub(super) const STATUS: u64 = 1 << 16;
-    pub(super) const OFFERED: u64 =
-        MQ | REPLY_ACK | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+    pub(super) const OFFERED: u64 = MQ
+        | REPLY_ACK
+        | BACKEND_REQ
+        | CONFIG
+        | INFLIGHT_SHMFD
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
 }
 
 /// Work that a message asks of the host. [`Session::finish`] follows every action.
@@ -64,6 +71,8 @@ pub enum Action {
     /// The driver has switched write-back caching on or off. Requests that are fetched from now on
     /// follow it. Off: what has ended is made stable first, because the driver flushes no more.
     SetWriteback(bool),
+    /// A new descriptor for this side's messages, which came.
+    Channel,
     /// Stop every queue.
     Reset,
 }
@@ -169,6 +178,13 @@ impl Session {
     #[must_use]
     pub fn features(&self) -> u64 {
         self.features
+    }
+
+    /// The device has another configuration, as long as the first one. The driver's byte stays.
+    pub fn set_device_config(&mut self, config: &[u8]) {
+        let writeback = self.config[CONFIG_WRITEBACK_AT];
+        self.config[..config.len()].copy_from_slice(config);
+        self.config[CONFIG_WRITEBACK_AT] = writeback;
     }
 
     /// Whether writes may end before they are stable: the driver flushes, and has not switched
@@ -330,6 +346,8 @@ impl Session {
             | request::GET_MAX_MEM_SLOTS
             | request::GET_STATUS => self.answer_u64(self.value(request), out),
             request::SET_OWNER | request::RESET_OWNER => Action::Nothing,
+            request::SET_BACKEND_REQ_FD if body.0.is_empty() => self.set_channel(descriptors)?,
+            request::SET_BACKEND_REQ_FD => return Err(wrong),
             request::RESET_DEVICE => self.reset(),
             request::GET_CONFIG => return self.get_config(body, wrong, out),
             request::SET_CONFIG => return self.set_config(body, wrong),
@@ -610,6 +628,14 @@ impl Session {
         let place = self.regions.iter().position(|other| other.is(&region));
         let place = place.ok_or(Refusal::NoSuchMemory)?;
         Ok(Action::RemoveMemory(self.regions.swap_remove(place)))
+    }
+
+    fn set_channel(&self, descriptors: usize) -> Result<Action, Refusal> {
+        if self.protocol_features & protocol::BACKEND_REQ == 0 {
+            return Err(Refusal::NotOffered);
+        }
+        expect_descriptors(descriptors, 1)?;
+        Ok(Action::Channel)
     }
 
     /// The front end sets everything up again.

@@ -96,7 +96,7 @@ fn questions_are_answered_with_what_is_offered() {
     };
     let ring = FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL | FEATURE_VERSION_1;
     assert_eq!(ask(GET_FEATURES), 1 << 9 | ring);
-    let protocol = [0, 3, 9, 12, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
+    let protocol = [0, 3, 5, 9, 12, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
     assert_eq!(ask(GET_PROTOCOL_FEATURES), protocol);
     assert_eq!(ask(GET_QUEUE_NUM), 2);
     assert_eq!(ask(GET_MAX_MEM_SLOTS), 128);
@@ -167,6 +167,25 @@ fn driver_that_may_switches_write_back_caching_and_changes_nothing_else() {
 }
 
 #[test]
+fn device_that_grows_shows_its_size_and_keeps_the_byte_of_the_driver() {
+    let mut session = disk_session(FLUSH | CONFIG_WCE);
+    say(&mut session, SET_CONFIG, &change(32, 0, &[0]), 0).unwrap();
+    session.set_device_config(&[7; 60]);
+    let (_, reply) = say(&mut session, GET_CONFIG, &change(0, 0, &[0; 61]), 0).unwrap();
+    assert_eq!(reply[24..], [vec![7; 32], vec![0], vec![7; 27], vec![0]].concat());
+    assert_eq!(config_change()[..], words(&[2, 1, 0]));
+    let set = |session: &mut Session, descriptors| {
+        say(session, SET_BACKEND_REQ_FD, &[], descriptors).map(|(action, _)| action)
+    };
+    let without = set(&mut session, 1).map(|action| (action, vec![]));
+    assert_eq!(refusal(without), Refusal::NotOffered);
+    say(&mut session, SET_PROTOCOL_FEATURES, &(1u64 << 5).to_le_bytes(), 0).unwrap();
+    assert_eq!(set(&mut session, 1), Ok(Action::Channel));
+    let none = set(&mut session, 0).map(|action| (action, vec![]));
+    assert_eq!(refusal(none), Refusal::Descriptors { came: 0, expected: 1 });
+}
+
+#[test]
 fn driver_that_cannot_flush_has_no_write_back_cache() {
     assert!(!disk_session(0).writes_back());
     let mut session = disk_session(CONFIG_WCE);
@@ -211,7 +230,7 @@ fn messages_that_break_the_protocol_end_the_connection() {
     assert!(header([1, 1, 512]).is_ok());
     let mut session = negotiated();
     for request in 1..=40 {
-        let known = !matches!(request, 6 | 7 | 19..=23 | 26..=30 | 33 | 35);
+        let known = !matches!(request, 6 | 7 | 19..=20 | 22..=23 | 26..=30 | 33 | 35);
         for len in [1, 7, 9, 13, 41, 77] {
             let body = vec![0; len];
             let said = say_with(&mut session, (request, NEED_REPLY), &body, 0, Outcome::Done);
