@@ -69,6 +69,11 @@ fn follow(
         }
         Action::SetWriteback(_) if fails => return Outcome::Failed,
         Action::Channel => assert_eq!(descriptors, 1),
+        Action::SetLog(_) if fails => return Outcome::Failed,
+        Action::SetLog(area) => {
+            assert!(descriptors == 1 && area.len_bytes > 0);
+            assert!(area.file_offset_bytes.checked_add(area.len_bytes).is_some());
+        }
         Action::Nothing | Action::SetFeatures | Action::SetWriteback(_) | Action::Reset => {}
     }
     for (at, region) in memory.iter().enumerate() {

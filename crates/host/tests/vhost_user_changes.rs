@@ -6,6 +6,7 @@ mod guest;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use client::Serving;
 use guest::*;
 
 const SIZE_BYTES: u64 = 8 << 20;
+const SET_LOG_BASE: u32 = 6;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_CONFIG: u32 = 25;
 const F_CONFIG_WCE: u64 = 1 << 11;
@@ -69,7 +71,7 @@ fn is_stable(log: &Path, sector: u64, bytes: &[u8]) -> bool {
     device.set_len(SIZE_BYTES).unwrap();
     LogReader::open(log).unwrap().replay(usize::MAX, &device).unwrap();
     let mut seen = vec![0; bytes.len()];
-    std::os::unix::fs::FileExt::read_exact_at(&device, &mut seen, sector * 512).unwrap();
+    device.read_exact_at(&mut seen, sector * 512).unwrap();
     seen == bytes
 }
 
@@ -182,5 +184,175 @@ fn channel_that_is_full_or_closed_or_none_holds_nothing_up() {
         }
     }
     drop(guest);
+    serving.stop();
+}
+
+const PAGE_BYTES: usize = 4096;
+
+fn memory_file(len_bytes: u64) -> File {
+    let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len_bytes).unwrap();
+    file.into()
+}
+
+/// Length of a log for the memory of a guest.
+fn log_bytes() -> u64 {
+    memory_bytes().div_ceil(8 * PAGE_BYTES as u64)
+}
+
+fn set_log(guest: &mut Guest, file: &File, len_bytes: u64, offset_bytes: u64) -> bool {
+    let body = [len_bytes.to_le_bytes(), offset_bytes.to_le_bytes()].concat();
+    guest.try_command(SET_LOG_BASE, &body, &[file.as_fd()])
+}
+
+/// Copies the pages of the log to the other side.
+fn copy_logged(guest: &Guest, log: &File, offset_bytes: u64, copy: &mut [u8]) -> usize {
+    let mut bits = vec![0; log_bytes() as usize];
+    log.read_exact_at(&mut bits, offset_bytes).unwrap();
+    let logged = |page: &usize| bits[page / 8] & 1 << (page % 8) != 0;
+    let pages: Vec<_> = (0..copy.len() / PAGE_BYTES).filter(logged).collect();
+    for page in &pages {
+        let at = page * PAGE_BYTES;
+        copy[at..at + PAGE_BYTES].copy_from_slice(&guest.read(at as u64, PAGE_BYTES));
+    }
+    pages.len()
+}
+
+/// A page for the status of a read.
+fn status_at(slot: u16) -> u64 {
+    Guest::data_at(1, slot)
+}
+
+/// Reads with the status in a page of its own, which the guest does not write.
+fn push_read(guest: &mut Guest, slot: u16, sector: u64) {
+    guest.put_header(0, slot, READ, sector);
+    let first = 3 * slot;
+    guest.descriptor(0, first, (Guest::header_at(0, slot), 16, NEXT, first + 1));
+    // The data crosses pages.
+    let data = (Guest::data_at(0, slot) + 512, 9 * 4096, NEXT | WRITABLE, first + 2);
+    guest.descriptor(0, first + 1, data);
+    guest.descriptor(0, first + 2, (status_at(slot), 1, WRITABLE, 0));
+    guest.make_available(0, first);
+}
+
+#[test]
+fn migrated_guest_has_all_that_the_server_wrote_when_logged_pages_are_copied() {
+    let folder = Folder::new();
+    let (serving, _) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
+    for features in [F_FLUSH, F_FLUSH | F_EVENT_INDEX] {
+        let mut guest = Guest::connect(&folder.path("vhost"), 1, features);
+        for slot in 0..SLOTS {
+            let bytes = vec![slot as u8 + 1; 9 * 4096];
+            assert_eq!(guest.write_data(100 * u64::from(slot), &bytes), 0);
+        }
+        for slot in 0..SLOTS {
+            guest.write(status_at(slot), &[0xee]);
+        }
+        let mut log = memory_file(8192 + log_bytes());
+        assert!(set_log(&mut guest, &log, log_bytes(), 8192));
+        guest.set_logging(true);
+        let mut copy = guest.read(0, memory_bytes() as usize);
+        let before = copy.clone();
+        let mut logged = 0;
+        for round in 0..4u16 {
+            let slots = round..SLOTS - round;
+            let count = slots.len();
+            slots.for_each(|slot| push_read(&mut guest, slot, 100 * u64::from(slot)));
+            guest.kick(0);
+            // Another log while requests are in flight.
+            let next = memory_file(8192 + log_bytes());
+            assert!(set_log(&mut guest, &next, log_bytes(), 8192));
+            logged += copy_logged(&guest, &log, 8192, &mut copy);
+            log = next;
+            for _ in 0..count {
+                guest.ended(0);
+            }
+        }
+        guest.stop(0);
+        logged += copy_logged(&guest, &log, 8192, &mut copy);
+        // These the guest has written itself, which its virtual machine knows.
+        for at in [0, 0x1000, 0x4000, 0x8000] {
+            copy[at..at + PAGE_BYTES].copy_from_slice(&guest.read(at as u64, PAGE_BYTES));
+        }
+        let now = guest.read(0, memory_bytes() as usize);
+        assert!(copy == now, "a page is missing from the log");
+        assert!(now != before && logged < 8 * 32 * 12, "{logged} pages are too many");
+        for slot in 4..SLOTS - 4 {
+            let data = guest.read(Guest::data_at(0, slot) + 512, 9 * 4096);
+            assert!(data == vec![slot as u8 + 1; 9 * 4096], "{slot}");
+        }
+        drop(guest);
+    }
+    serving.stop();
+}
+
+#[test]
+fn log_that_is_off_is_not_written_and_one_that_is_missing_is_waited_for() {
+    let folder = Folder::new();
+    let (serving, _) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
+    let mut guest = Guest::connect(&folder.path("vhost"), 1, F_FLUSH);
+    assert_eq!(guest.run(0, READ, 0, 4096), 0);
+    guest.set_logging(true);
+    guest.push(0, 0, READ, 0, 4096);
+    guest.kick(0);
+    assert_eq!(guest.config()[32], 1);
+    assert!(!guest.has_ended(0), "its pages would be lost");
+    let log = memory_file(log_bytes());
+    assert!(set_log(&mut guest, &log, log_bytes(), 0));
+    assert_eq!(guest.ended(0).0, 0);
+    guest.set_logging(false);
+    log.write_all_at(&vec![0; log_bytes() as usize], 0).unwrap();
+    assert_eq!(guest.run(0, READ, 0, 4096), 0);
+    guest.stop(0);
+    assert_eq!(copy_logged(&guest, &log, 0, &mut vec![0; memory_bytes() as usize]), 0);
+    drop(guest);
+    serving.stop();
+}
+
+#[test]
+fn bad_log_ends_the_connection_or_stops_the_queue_and_not_the_server() {
+    let folder = Folder::new();
+    let (serving, _) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
+    let connect = || Guest::connect(&folder.path("vhost"), 2, F_FLUSH);
+    let short = memory_file(log_bytes() - 1);
+    let folder_fd = File::open("/").unwrap();
+    for (file, len, offset) in [
+        (&short, log_bytes(), 0),
+        (&short, 1, 1_u64 << 40),
+        (&folder_fd, 1, 0),
+        (&short, u64::MAX, 1),
+    ] {
+        let mut guest = connect();
+        let body = [len.to_le_bytes(), offset.to_le_bytes()].concat();
+        guest.message(SET_LOG_BASE, 8, &body, &[file.as_fd()]);
+        assert!(guest.is_disconnected(), "{len} {offset}");
+    }
+    // The rings have bits, data does not.
+    let mut guest = connect();
+    assert!(set_log(&mut guest, &short, 4, 0));
+    guest.set_logging(true);
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+    guest.push(0, 1, READ, 0, 4096);
+    guest.kick(0);
+    assert!(guest.is_stopped(0) && guest.lives(1) && !guest.has_ended(0));
+    // The ring of the second queue has none.
+    drop(guest);
+    let mut guest = connect();
+    assert_eq!(guest.run(1, FLUSH, 0, 0), 0);
+    assert!(set_log(&mut guest, &short, 1, 0));
+    guest.set_logging(true);
+    assert!(guest.is_stopped(1) && guest.lives(0));
+    // It is taken away.
+    drop(guest);
+    let mut guest = connect();
+    let shrinks = memory_file(log_bytes());
+    assert!(set_log(&mut guest, &shrinks, log_bytes(), 0));
+    guest.set_logging(true);
+    shrinks.set_len(0).unwrap();
+    guest.push(0, 0, READ, 0, 4096);
+    guest.kick(0);
+    assert!(guest.is_stopped(0) && !guest.has_ended(0));
+    drop(guest);
+    assert_eq!(connect().run(0, FLUSH, 0, 0), 0);
     serving.stop();
 }

@@ -8,12 +8,14 @@ use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::{
-    Action, HEADER_BYTES, InflightArea, MemoryRegion, Offer, Outcome, Session, config_change,
+    Action, HEADER_BYTES, InflightArea, LogArea, MemoryRegion, Offer, Outcome, Session,
+    config_change,
 };
 use blockyard_protocol::virtio_blk::{CONFIG_WRITEBACK_AT, Disk, NAME_BYTES};
 use rustix::fs::{FileType, MemfdFlags, memfd_create};
 
 use super::channel::{self, Notices};
+use super::dirty_log::DirtyLog;
 use super::memory::{GuestMemory, Window};
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
 use crate::driver::Driver;
@@ -93,6 +95,8 @@ struct FrontEnd<'a> {
     disk: Disk,
     session: Session,
     memory: Arc<GuestMemory>,
+    /// The log of a migration, which is used while the features say so.
+    log: Option<Arc<DirtyLog>>,
     /// Memory that records requests in flight.
     records: Option<(InflightArea, GuestMemory)>,
     /// A descriptor that goes with the next answer.
@@ -116,12 +120,14 @@ impl<'a> FrontEnd<'a> {
             disk,
             session: Session::new(offer, &config),
             memory: Arc::default(),
+            log: None,
             records: None,
             to_send: None,
             notices: None,
             lines: (0..queues).map(|_| Line::new()).collect(),
             budget: Budget::new(queues.into()),
-            is_write_through: Arc::default(),
+            // A front end that sets no features cannot flush.
+            is_write_through: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -208,13 +214,18 @@ impl<'a> FrontEnd<'a> {
             Action::SetFeatures => {
                 self.stop_all();
                 self.take_writeback();
-                self.start_all();
+                self.change_memory(GuestMemory::clone(&self.memory));
             }
             Action::SetWriteback(is_on) => {
                 self.take_writeback();
                 if !is_on {
                     self.flush()?;
                 }
+            }
+            Action::SetLog(area) => {
+                let file = descriptors.next().ok_or("a log came without a descriptor")?;
+                self.log = Some(self.map_log(area, &file)?);
+                self.change_memory(GuestMemory::clone(&self.memory));
             }
             Action::Channel => {
                 let notices = descriptors.next().and_then(Notices::over);
@@ -302,7 +313,8 @@ impl<'a> FrontEnd<'a> {
     /// Replaces the memory while nothing is in flight.
     fn change_memory(&mut self, memory: GuestMemory) {
         self.stop_all();
-        self.memory = Arc::new(memory);
+        let log = self.log.clone().filter(|_| self.session.logs());
+        self.memory = Arc::new(memory.logged(log));
         self.start_all();
     }
 
@@ -322,16 +334,27 @@ impl<'a> FrontEnd<'a> {
         Ok(())
     }
 
+    /// Maps memory that is no guest's, as a region whose addresses are offsets.
+    fn map(
+        &self,
+        len_bytes: u64,
+        file_offset_bytes: u64,
+        file: &OwnedFd,
+    ) -> Result<GuestMemory, String> {
+        let region =
+            MemoryRegion { guest_addr: 0, len_bytes, front_end_addr: 0, file_offset_bytes };
+        self.memory.cleared().with(region, file)
+    }
+
+    fn map_log(&self, area: LogArea, file: &OwnedFd) -> Result<Arc<DirtyLog>, String> {
+        let mapped = self.map(area.len_bytes, area.file_offset_bytes, file)?;
+        let window = mapped.window(0, area.len_bytes as usize, 1).expect("it is the whole region");
+        Ok(Arc::new(DirtyLog::new(window)))
+    }
+
     /// Records requests in flight in this memory.
     fn set_records(&mut self, area: InflightArea, file: &OwnedFd) -> Result<(), String> {
-        // As a region whose addresses are offsets.
-        let region = MemoryRegion {
-            guest_addr: 0,
-            len_bytes: area.len_bytes,
-            front_end_addr: 0,
-            file_offset_bytes: area.file_offset_bytes,
-        };
-        let records = self.memory.cleared().with(region, file)?;
+        let records = self.map(area.len_bytes, area.file_offset_bytes, file)?;
         self.stop_all();
         self.records = Some((area, records));
         self.start_all();

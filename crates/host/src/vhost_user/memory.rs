@@ -14,6 +14,7 @@ use blockyard_protocol::virtio_queue::Span;
 use rustix::fs::FileType;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
+use super::dirty_log::DirtyLog;
 use crate::file::sigbus;
 
 const PAGE_BYTES: u64 = 4096;
@@ -97,6 +98,8 @@ pub(super) struct GuestMemory {
     regions: Vec<Arc<Region>>,
     /// Shared by all regions.
     broken: Arc<AtomicBool>,
+    /// Pages that are written are noted in it.
+    log: Option<Arc<DirtyLog>>,
 }
 
 impl GuestMemory {
@@ -116,9 +119,18 @@ impl GuestMemory {
         less
     }
 
+    /// This memory, with this log or none.
+    pub(super) fn logged(&self, log: Option<Arc<DirtyLog>>) -> Self {
+        Self { log, ..self.clone() }
+    }
+
+    pub(super) fn log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref()
+    }
+
     /// No memory, for the same front end.
     pub(super) fn cleared(&self) -> Self {
-        Self { regions: Vec::new(), broken: Arc::clone(&self.broken) }
+        Self { regions: Vec::new(), broken: Arc::clone(&self.broken), log: None }
     }
 
     /// Whether the front end has taken memory away. What was read since then may be zeroes.
@@ -177,7 +189,9 @@ impl GuestMemory {
             // SAFETY: the run is mapped for `len` bytes; `head` is ours and as long.
             unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), base, len) };
             from = tail;
-        })
+        })?;
+        self.log.iter().for_each(|log| log.mark(addr, len_bytes.into()));
+        Some(())
     }
 
     /// Copies the bytes of `data` from guest memory to `to`.
@@ -204,17 +218,15 @@ impl GuestMemory {
             unsafe { std::ptr::copy_nonoverlapping(from.add(done), base, len) };
             done += len;
         });
+        if let Some(log) = &self.log {
+            data.each_span(|span| log.mark(span.addr, span.len_bytes.into()));
+        }
     }
 
     fn each_of(&self, data: &Data<'_>, mut each: impl FnMut(*mut u8, usize)) {
-        let Data { spans, mut at, len_bytes } = *data;
-        let mut left = len_bytes;
-        while left > 0 {
-            let part = at.part(spans, left);
-            self.each(part, &mut each).expect("buffers were checked when they were fetched");
-            at.advance(spans, part.len_bytes);
-            left -= part.len_bytes;
-        }
+        data.each_span(|span| {
+            self.each(span, &mut each).expect("buffers were checked when they were fetched");
+        });
     }
 
     /// A part of one region by its address in the front end, as rings are named. `None` also if it
@@ -276,6 +288,21 @@ pub(super) struct Data<'a> {
     pub(super) len_bytes: u32,
 }
 
+impl Data<'_> {
+    /// Calls `each` for the part of each span.
+    #[inline]
+    fn each_span(&self, mut each: impl FnMut(Span)) {
+        let Data { spans, mut at, len_bytes } = *self;
+        let mut left = len_bytes;
+        while left > 0 {
+            let part = at.part(spans, left);
+            each(part);
+            at.advance(spans, part.len_bytes);
+            left -= part.len_bytes;
+        }
+    }
+}
+
 /// A contiguous part of guest memory for a ring.
 #[derive(Debug)]
 pub(super) struct Window {
@@ -286,6 +313,8 @@ pub(super) struct Window {
 
 // SAFETY: the window keeps its region mapped, and all accesses copy or are atomic.
 unsafe impl Send for Window {}
+// SAFETY: the window keeps its region mapped, and all accesses copy or are atomic.
+unsafe impl Sync for Window {}
 
 impl Window {
     /// Address of a value of `N` bytes.
@@ -327,6 +356,18 @@ impl Window {
         let base = self.at::<1>(offset_bytes);
         // SAFETY: the byte is mapped as long as the window, and only accessed atomically.
         unsafe { AtomicU8::from_ptr(base) }.store(value, Ordering::Release);
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Sets bits of a byte, after all stores before.
+    #[inline]
+    pub(super) fn set_bits(&self, offset_bytes: usize, bits: u8) {
+        let base = self.at::<1>(offset_bytes);
+        // SAFETY: the byte is mapped as long as the window, and only accessed atomically.
+        unsafe { AtomicU8::from_ptr(base) }.fetch_or(bits, Ordering::AcqRel);
     }
 
     #[inline]

@@ -10,6 +10,7 @@
 
 mod channel;
 mod device;
+mod dirty_log;
 mod inflight;
 mod memory;
 mod pieces;

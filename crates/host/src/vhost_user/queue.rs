@@ -255,7 +255,7 @@ impl<'a> QueueThread<'a> {
             match self.turn() {
                 Ok(()) => {}
                 // Replies in the lost memory reach no guest, so no further request is acknowledged.
-                Err(RingFault::MemoryTaken) => return Err(RingFault::MemoryTaken.into()),
+                Err(fault @ (RingFault::MemoryTaken | RingFault::Log)) => return Err(fault.into()),
                 Err(fault) => {
                     self.fault = Some(fault);
                     self.is_stopping = true;
@@ -336,6 +336,9 @@ impl<'a> QueueThread<'a> {
 
     /// Shows the guest what has ended, and calls it if it waits for that.
     fn publish(&mut self) -> Result<(), RingFault> {
+        if self.memory.log().is_some_and(|log| log.is_short()) {
+            return Err(RingFault::Log);
+        }
         if self.memory.is_broken() {
             return Err(RingFault::MemoryTaken);
         }

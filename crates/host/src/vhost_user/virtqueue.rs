@@ -7,6 +7,7 @@
 //! Every word and every descriptor is read once; the guest may change them at any time.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use blockyard_protocol::vhost_user::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, Queue};
@@ -14,6 +15,7 @@ use blockyard_protocol::virtio_queue::{
     Chain, ChainFault, DESCRIPTOR_BYTES, Descriptor, Place, Span, Walk,
 };
 
+use super::dirty_log::DirtyLog;
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, Window};
 
@@ -43,6 +45,8 @@ pub(super) enum RingFault {
     Duplicate(u16),
     #[error("the record of its requests in flight is that of another ring")]
     Record,
+    #[error("the log of a migration is too short for the guest's memory")]
+    Log,
     #[error("memory of the guest was taken away")]
     MemoryTaken,
 }
@@ -56,6 +60,8 @@ pub(super) struct Virtqueue {
     descriptors: Window,
     available: Window,
     used: Window,
+    /// Log of writes to the used ring, and the guest address of the ring.
+    used_log: Option<(Arc<DirtyLog>, u64)>,
     next_available: u16,
     /// Index of the next completion, and its published value.
     next_used: u16,
@@ -88,6 +94,11 @@ impl Virtqueue {
         let descriptors = window(addresses.descriptors, descriptors_bytes, 1)?;
         let available = window(addresses.available, available_bytes, 2)?;
         let used = window(addresses.used, used_bytes, 4)?;
+        let used_log = memory.log().cloned().zip(queue.used_log_addr);
+        let is_logged = |(log, addr): &(Arc<DirtyLog>, u64)| log.covers(*addr, used_bytes as u64);
+        if !used_log.as_ref().is_none_or(is_logged) {
+            return Err(RingFault::Log);
+        }
         let next_used = used.load_u16(INDEX_AT, Ordering::Acquire);
         let opened = record.map(|record| Inflight::open(record, ring_len, next_used)).transpose();
         let (inflight, recovered) = match opened.map_err(|_| RingFault::Record)? {
@@ -104,6 +115,7 @@ impl Virtqueue {
             descriptors,
             available,
             used,
+            used_log,
             next_available,
             next_used,
             published: next_used,
@@ -205,7 +217,16 @@ impl Virtqueue {
         let at = ENTRIES_AT + entry * USED_ENTRY_BYTES;
         self.used.store_u32(at, head.into());
         self.used.store_u32(at + 4, written_bytes);
+        self.log_used(at, USED_ENTRY_BYTES);
         self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Logs a write to the used ring.
+    #[inline]
+    fn log_used(&self, at: usize, len_bytes: usize) {
+        if let Some((log, addr)) = &self.used_log {
+            log.mark(addr + at as u64, len_bytes as u64);
+        }
     }
 
     /// Number of completions that the guest cannot see.
@@ -220,6 +241,7 @@ impl Virtqueue {
             return false;
         }
         self.used.store_u16(INDEX_AT, self.next_used, Ordering::Release);
+        self.log_used(INDEX_AT, 2);
         if let Some(inflight) = &mut self.inflight {
             inflight.publish(self.next_used);
         }
@@ -238,8 +260,10 @@ impl Virtqueue {
         if self.has_event_index {
             let at = ENTRIES_AT + usize::from(self.ring_len) * USED_ENTRY_BYTES;
             self.used.store_u16(at, self.next_available, Ordering::Relaxed);
+            self.log_used(at, 2);
         } else {
             self.used.store_u16(FLAGS_AT, 0, Ordering::Relaxed);
+            self.log_used(FLAGS_AT, 2);
         }
         fence(Ordering::SeqCst);
         self.has_available()
@@ -249,6 +273,7 @@ impl Virtqueue {
     pub(super) fn disarm(&mut self) {
         if !self.has_event_index {
             self.used.store_u16(FLAGS_AT, NO_KICKS, Ordering::Relaxed);
+            self.log_used(FLAGS_AT, 2);
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) const WRITE_ZEROES: u32 = 13;
 pub(crate) const F_FLUSH: u64 = 1 << 9;
 pub(crate) const F_INDIRECT: u64 = 1 << 28;
 pub(crate) const F_EVENT_INDEX: u64 = 1 << 29;
+const F_LOG_ALL: u64 = 1 << 26;
 const F_PROTOCOL: u64 = 1 << 30;
 const F_VERSION_1: u64 = 1 << 32;
 /// Flags of descriptors.
@@ -131,8 +132,8 @@ impl Guest {
         let offered = self.ask(1, &[]);
         let features = self.features;
         assert_eq!(u64::from_le_bytes(offered.try_into().unwrap()) & features, features);
-        // MQ, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
-        self.message(16, 0, &0x9229u64.to_le_bytes(), &[]);
+        // MQ, LOG_SHMFD, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
+        self.message(16, 0, &0x922bu64.to_le_bytes(), &[]);
         self.message(3, 0, &[], &[]);
         self.command(2, &features.to_le_bytes(), &[]);
         let memory = self.memory.try_clone().unwrap();
@@ -180,19 +181,33 @@ impl Guest {
         let kick = event();
         let call = event();
         let error = event();
-        let at = FRONT_END + u64::from(queue) * QUEUE_BYTES;
         self.command(8, &words(&[queue, RING_LEN.into()]), &[]);
         self.command(10, &words(&[queue, base]), &[]);
-        let mut body = words(&[queue, 0]);
-        let addresses = [at, at + USED_AT, at + AVAILABLE_AT, 0];
-        addresses.iter().for_each(|addr| body.extend(addr.to_le_bytes()));
-        self.command(9, &body, &[]);
+        self.command(9, &Self::addresses(queue, 0), &[]);
         let number = u64::from(queue).to_le_bytes();
         self.command(SET_VRING_KICK, &number, &[kick.as_fd()]);
         self.command(SET_VRING_CALL, &number, &[call.as_fd()]);
         self.command(14, &number, &[error.as_fd()]);
         self.command(18, &words(&[queue, 1]), &[]);
         self.queues.push(GuestQueue { kick, call, error, available: 0, used: 0 });
+    }
+
+    /// Addresses of a ring, with the guest's address of its used ring.
+    fn addresses(queue: u32, flags: u32) -> Vec<u8> {
+        let mut body = words(&[queue, flags]);
+        let at = FRONT_END + Self::base(queue);
+        let addresses = [at, at + USED_AT, at + AVAILABLE_AT, Self::base(queue) + USED_AT];
+        addresses.iter().for_each(|addr| body.extend(addr.to_le_bytes()));
+        body
+    }
+
+    /// Switches the log on or off, as QEMU does: features, then the addresses of each ring.
+    pub(crate) fn set_logging(&mut self, is_on: bool) {
+        let all = self.features | if is_on { F_LOG_ALL } else { 0 };
+        self.command(2, &all.to_le_bytes(), &[]);
+        for queue in 0..self.queues.len() as u32 {
+            self.command(9, &Self::addresses(queue, is_on.into()), &[]);
+        }
     }
 
     /// Sends a message.

@@ -23,8 +23,10 @@ pub use fault::{Refusal, Violation};
 pub use inflight::InflightArea;
 pub use message::config_change;
 pub use message::{BODY_MAX_BYTES, HEADER_BYTES, Header, MEMORY_REGIONS_MAX, MemoryRegion};
-pub use session::{Action, Addresses, Offer, Outcome, Queue, Session};
+pub use session::{Action, Addresses, LogArea, Offer, Outcome, Queue, Session};
 
+/// Feature of vhost: pages of the guest that are written are noted in a log.
+pub const FEATURE_LOG_ALL: u64 = 1 << 26;
 /// Feature of the ring: indirect descriptor tables.
 pub const FEATURE_INDIRECT: u64 = 1 << 28;
 /// Feature of the ring: wake-ups are asked for by index.

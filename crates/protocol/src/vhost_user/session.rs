@@ -6,7 +6,8 @@ use super::fault::{Fault, Refusal, Violation};
 use super::inflight::InflightArea;
 use super::message::{BODY_MAX_BYTES, Body, HEADER_BYTES, Header, MEMORY_REGIONS_MAX};
 use super::message::{MemoryRegion, request};
-use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_PROTOCOL, FEATURE_VERSION_1};
+use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT, FEATURE_LOG_ALL};
+use super::{FEATURE_PROTOCOL, FEATURE_VERSION_1};
 use crate::virtio_blk::{CONFIG_WRITEBACK_AT, FEATURE_CONFIG_WRITEBACK, FEATURE_FLUSH};
 
 /// Length of the configuration space; zeroes follow what the device has.
@@ -17,12 +18,15 @@ const MEMORY_SLOTS: usize = 128;
 /// Bit of a kick, call or error message without a descriptor.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 const QUEUE_MASK: u64 = 0xff;
+/// Flag of a ring's addresses: writes to the used ring are logged.
+const RING_FLAG_LOG: u32 = 1;
 /// Greatest flag of a change of the configuration: by the driver, or by a migration.
 const CONFIG_FLAG_MAX: u32 = 1;
 
 /// Protocol features.
 mod protocol {
     pub(super) const MQ: u64 = 1 << 0;
+    pub(super) const LOG_SHMFD: u64 = 1 << 1;
     pub(super) const REPLY_ACK: u64 = 1 << 3;
     pub(super) const BACKEND_REQ: u64 = 1 << 5;
     pub(super) const CONFIG: u64 = 1 << 9;
@@ -31,6 +35,7 @@ mod protocol {
     pub(super) const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub(super) const STATUS: u64 = 1 << 16;
     pub(super) const OFFERED: u64 = MQ
+        | LOG_SHMFD
         | REPLY_ACK
         | BACKEND_REQ
         | CONFIG
@@ -71,6 +76,8 @@ pub enum Action {
     /// The driver has switched write-back caching on or off. Requests that are fetched from now on
     /// follow it. Off: what has ended is made stable first, because the driver flushes no more.
     SetWriteback(bool),
+    /// Stop every queue, and note in this memory, whose descriptor came, the pages that are written.
+    SetLog(LogArea),
     /// A new descriptor for this side's messages, which came.
     Channel,
     /// Stop every queue.
@@ -104,6 +111,15 @@ pub struct Offer {
     pub ring_len_max: u16,
 }
 
+/// Memory with a bit for each page of 4096 bytes of the guest, from address 0 on. No end wraps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogArea {
+    /// Length, never zero.
+    pub len_bytes: u64,
+    /// Offset in its file.
+    pub file_offset_bytes: u64,
+}
+
 /// Addresses of the parts of a ring, in the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -122,6 +138,8 @@ pub struct Queue {
     pub ring_len: u16,
     /// Addresses of the ring.
     pub addresses: Option<Addresses>,
+    /// Guest address under which writes to the used ring are logged.
+    pub used_log_addr: Option<u64>,
     /// Index of the next request in the ring, at its start.
     pub base: u16,
     /// Whether the queue has a kick descriptor.
@@ -138,6 +156,7 @@ pub struct Session {
     status: u8,
     queues: Vec<Queue>,
     regions: Vec<MemoryRegion>,
+    has_log: bool,
     config: Vec<u8>,
     pending: Pending,
 }
@@ -169,6 +188,7 @@ impl Session {
             status: 0,
             queues: (0..offer.queues).map(|_| Queue::default()).collect(),
             regions: Vec::new(),
+            has_log: false,
             config: space,
             pending: Pending { header, is_answered: true },
         }
@@ -210,12 +230,20 @@ impl Session {
         &self.queues[usize::from(queue)]
     }
 
-    /// Whether the queue is set up, has a kick descriptor and is enabled.
+    /// Whether the queue is set up, has a kick descriptor and is enabled, and the log is there if
+    /// pages must be logged: QEMU may send it last.
     #[must_use]
     pub fn may_run(&self, queue: u16) -> bool {
         let Queue { ring_len, addresses, has_kick, is_enabled, .. } = *self.queue(queue);
         let is_enabled = is_enabled || self.features & FEATURE_PROTOCOL == 0;
-        ring_len > 0 && addresses.is_some() && has_kick && is_enabled
+        let can_log = self.has_log || !self.logs();
+        ring_len > 0 && addresses.is_some() && has_kick && is_enabled && can_log
+    }
+
+    /// Whether pages that are written must be logged.
+    #[must_use]
+    pub fn logs(&self) -> bool {
+        self.features & FEATURE_LOG_ALL != 0
     }
 
     /// Decodes a header; its body follows.
@@ -272,6 +300,9 @@ impl Session {
             return Ok(());
         }
         match outcome {
+            Outcome::Done if header.request == request::SET_LOG_BASE => {
+                self.answer(&0u64.to_le_bytes(), out);
+            }
             Outcome::Done => self.acknowledge(0, out),
             Outcome::Failed => {
                 self.undo(header.request);
@@ -346,6 +377,7 @@ impl Session {
             | request::GET_MAX_MEM_SLOTS
             | request::GET_STATUS => self.answer_u64(self.value(request), out),
             request::SET_OWNER | request::RESET_OWNER => Action::Nothing,
+            request::SET_LOG_BASE => return self.set_log(body, wrong, descriptors),
             request::SET_BACKEND_REQ_FD if body.0.is_empty() => self.set_channel(descriptors)?,
             request::SET_BACKEND_REQ_FD => return Err(wrong),
             request::RESET_DEVICE => self.reset(),
@@ -400,6 +432,7 @@ impl Session {
 
     fn offered_features(&self) -> u64 {
         self.offer.device_features
+            | FEATURE_LOG_ALL
             | FEATURE_INDIRECT
             | FEATURE_EVENT_INDEX
             | FEATURE_PROTOCOL
@@ -490,8 +523,14 @@ impl Session {
 
     fn set_addresses(&mut self, body: &mut Body<'_>, wrong: Fault) -> Result<Action, Fault> {
         let words = (body.u32(), body.u32(), body.u64(), body.u64(), body.u64(), body.u64());
-        let (Some(queue), Some(flags), Some(descriptors), Some(used), Some(available), Some(_)) =
-            words
+        let (
+            Some(queue),
+            Some(flags),
+            Some(descriptors),
+            Some(used),
+            Some(available),
+            Some(log_addr),
+        ) = words
         else {
             return Err(wrong);
         };
@@ -501,11 +540,14 @@ impl Session {
         let queue = self.known(queue.into())?;
         let is_aligned =
             descriptors.is_multiple_of(16) && used.is_multiple_of(4) && available.is_multiple_of(2);
-        if flags != 0 || !is_aligned {
+        if flags & !RING_FLAG_LOG != 0 || !is_aligned {
             return Err(Refusal::RingAddresses.into());
         }
         let addresses = Addresses { descriptors, used, available };
-        self.queues[usize::from(queue)].addresses = Some(addresses);
+        let logged = flags & RING_FLAG_LOG != 0;
+        let set_up = &mut self.queues[usize::from(queue)];
+        set_up.addresses = Some(addresses);
+        set_up.used_log_addr = logged.then_some(log_addr);
         Ok(Action::Configure(queue))
     }
 
@@ -630,6 +672,28 @@ impl Session {
         Ok(Action::RemoveMemory(self.regions.swap_remove(place)))
     }
 
+    fn set_log(
+        &mut self,
+        body: &mut Body<'_>,
+        wrong: Fault,
+        descriptors: usize,
+    ) -> Result<Action, Fault> {
+        let (Some(len_bytes), Some(file_offset_bytes), []) = (body.u64(), body.u64(), body.0)
+        else {
+            return Err(wrong);
+        };
+        if self.protocol_features & protocol::LOG_SHMFD == 0 {
+            return Err(Refusal::NotOffered.into());
+        }
+        expect_descriptors(descriptors, 1)?;
+        let end = file_offset_bytes.checked_add(len_bytes);
+        if len_bytes == 0 || end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Refusal::Memory.into());
+        }
+        self.has_log = true;
+        Ok(Action::SetLog(LogArea { len_bytes, file_offset_bytes }))
+    }
+
     fn set_channel(&self, descriptors: usize) -> Result<Action, Refusal> {
         if self.protocol_features & protocol::BACKEND_REQ == 0 {
             return Err(Refusal::NotOffered);
@@ -653,7 +717,13 @@ impl Session {
 
 /// Messages with an answer of their own, which cannot say that they failed.
 fn has_answer(request: u32) -> bool {
-    matches!(request, request::GET_VRING_BASE | request::GET_CONFIG | request::GET_INFLIGHT_FD)
+    matches!(
+        request,
+        request::GET_VRING_BASE
+            | request::GET_CONFIG
+            | request::GET_INFLIGHT_FD
+            | request::SET_LOG_BASE
+    )
 }
 
 fn expect_descriptors(came: usize, expected: usize) -> Result<(), Refusal> {

@@ -95,8 +95,8 @@ fn questions_are_answered_with_what_is_offered() {
         u64::from_le_bytes(reply[12..].try_into().unwrap())
     };
     let ring = FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL | FEATURE_VERSION_1;
-    assert_eq!(ask(GET_FEATURES), 1 << 9 | ring);
-    let protocol = [0, 3, 5, 9, 12, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
+    assert_eq!(ask(GET_FEATURES), 1 << 9 | FEATURE_LOG_ALL | ring);
+    let protocol = [0, 1, 3, 5, 9, 12, 13, 15, 16].iter().fold(0, |all, bit| all | 1 << bit);
     assert_eq!(ask(GET_PROTOCOL_FEATURES), protocol);
     assert_eq!(ask(GET_QUEUE_NUM), 2);
     assert_eq!(ask(GET_MAX_MEM_SLOTS), 128);
@@ -230,7 +230,7 @@ fn messages_that_break_the_protocol_end_the_connection() {
     assert!(header([1, 1, 512]).is_ok());
     let mut session = negotiated();
     for request in 1..=40 {
-        let known = !matches!(request, 6 | 7 | 19..=20 | 22..=23 | 26..=30 | 33 | 35);
+        let known = !matches!(request, 7 | 19..=20 | 22..=23 | 26..=30 | 33 | 35);
         for len in [1, 7, 9, 13, 41, 77] {
             let body = vec![0; len];
             let said = say_with(&mut session, (request, NEED_REPLY), &body, 0, Outcome::Done);
@@ -288,7 +288,7 @@ fn values_that_were_not_offered_are_refused() {
         |request, body: &[u8], descriptors| refusal(say(&mut session, request, body, descriptors));
     let bit = |bit: u32| (1u64 << bit).to_le_bytes();
     assert_eq!(refused(SET_FEATURES, &bit(34), 0), Refusal::NotOffered);
-    assert_eq!(refused(SET_PROTOCOL_FEATURES, &bit(1), 0), Refusal::NotOffered);
+    assert_eq!(refused(SET_PROTOCOL_FEATURES, &bit(2), 0), Refusal::NotOffered);
     assert_eq!(refused(SET_STATUS, &bit(8), 0), Refusal::NotOffered);
     for len in [0, 3, 512, u32::MAX] {
         assert_eq!(refused(SET_VRING_NUM, &words(&[0, len]), 0), Refusal::RingSize(len));
@@ -297,7 +297,7 @@ fn values_that_were_not_offered_are_refused() {
     assert_eq!(refused(SET_VRING_ENABLE, &words(&[0, 2]), 0), Refusal::Switch(2));
     assert_eq!(refused(SET_VRING_ENABLE, &words(&[2, 1]), 0), Refusal::NoSuchQueue(2));
     for (flags, descriptors, used, available) in
-        [(1, 0, 0, 0), (0, 8, 0, 0), (0, 0, 2, 0), (0, 0, 0, 1)]
+        [(2, 0, 0, 0), (0, 8, 0, 0), (0, 0, 2, 0), (0, 0, 0, 1)]
     {
         let body = addresses(0, flags, descriptors, used, available);
         assert_eq!(refused(SET_VRING_ADDR, &body, 0), Refusal::RingAddresses);
@@ -391,6 +391,41 @@ fn memory_for_requests_in_flight_is_as_long_as_its_queues_need() {
     }
     let without = say(&mut session, SET_INFLIGHT_FD, &inflight(4224, 0, 2, 128), 0);
     assert_eq!(refusal(without), Refusal::Descriptors { came: 0, expected: 1 });
+}
+
+#[test]
+fn queue_that_must_log_waits_for_its_log() {
+    let mut session = session();
+    let set = |session: &mut Session, request, value: u64| {
+        say(session, request, &value.to_le_bytes(), 0).unwrap();
+    };
+    let log = |len: u64, offset: u64| [len.to_le_bytes(), offset.to_le_bytes()].concat();
+    set(&mut session, SET_FEATURES, FEATURE_LOG_ALL);
+    say(&mut session, SET_VRING_NUM, &words(&[0, 128]), 0).unwrap();
+    let mut body = addresses(0, 1, 0, 0, 0);
+    body[32..].copy_from_slice(&77u64.to_le_bytes());
+    say(&mut session, SET_VRING_ADDR, &body, 0).unwrap();
+    say(&mut session, SET_VRING_KICK, &0u64.to_le_bytes(), 1).unwrap();
+    assert_eq!((session.may_run(0), session.queue(0).used_log_addr), (false, Some(77)));
+    let without = say(&mut session, SET_LOG_BASE, &log(4096, 0), 1);
+    assert_eq!(refusal(without), Refusal::NotOffered);
+    set(&mut session, SET_PROTOCOL_FEATURES, 1 << 1 | REPLY_ACK);
+    for (body, descriptors) in
+        [(log(0, 4096), 1), (log(u64::MAX, 1), 1), (log(1 << 63, 0), 1), (log(4096, 0), 0)]
+    {
+        // A front end takes any answer for success.
+        let asked = (SET_LOG_BASE, NEED_REPLY);
+        let said = say_with(&mut session, asked, &body, descriptors, Outcome::Done);
+        assert!(matches!(said, Err(Violation::Refused { .. })), "{body:?}");
+    }
+    let failed = say_with(&mut session, (SET_LOG_BASE, 0), &log(1, 0), 1, Outcome::Failed);
+    assert_eq!(refusal(failed), Refusal::Failed);
+    let said = say(&mut session, SET_LOG_BASE, &log(4096, 8192), 1).unwrap();
+    let area = LogArea { len_bytes: 4096, file_offset_bytes: 8192 };
+    assert_eq!(said, (Action::SetLog(area), [words(&[6, 5, 8]), vec![0; 8]].concat()));
+    assert!(session.may_run(0) && session.logs());
+    say(&mut session, SET_VRING_ADDR, &addresses(0, 0, 0, 0, 0), 0).unwrap();
+    assert_eq!(session.queue(0).used_log_addr, None);
 }
 
 #[test]
