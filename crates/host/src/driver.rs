@@ -539,8 +539,18 @@ impl Driver {
         self.gate.as_ref().is_some_and(ShardGate::holds)
     }
 
-    /// Whether bios would wait at the gate. A front end that can leave requests with its client
-    /// does so.
+    /// Whether another request may begin; its bios are not held until [`Driver::end_requests`]. A
+    /// front end that can leave requests with its client asks before it takes one.
+    pub(crate) fn begin_request(&mut self) -> bool {
+        self.gate.as_mut().is_none_or(ShardGate::begin_request)
+    }
+
+    /// No request of the front end is left.
+    pub(crate) fn end_requests(&mut self) {
+        self.gate.iter_mut().for_each(ShardGate::end_requests);
+    }
+
+    /// Whether no further request may begin.
     pub(crate) fn is_suspended(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| !gate.lets_pass())
     }

@@ -11,6 +11,10 @@
 //! cache line, once per change from idle to busy; an uncontrolled volume has no gate. Only the
 //! shard's thread writes its counts; a reader adds them up.
 //!
+//! A request of a front end may become several bios. One that has begun goes on to its end, also
+//! after the gate was closed: the closer waits for it. So a front end that leaves requests with its
+//! client holds none that is half done.
+//!
 //! *Orders* are sent to all shards: messages for targets, and suspends, which end waiting
 //! operations in targets. A shard follows them before its next bio, and immediately while busy; a
 //! later shard follows the earlier messages.
@@ -210,6 +214,8 @@ pub(crate) struct ShardGate {
     shard: Arc<ShardState>,
     /// Copy of the shard's state.
     is_busy: bool,
+    /// Requests have begun, whose bios pass a closed gate too.
+    has_requests: bool,
     held: VecDeque<Bio>,
     /// Failed bios: held until the server ended, or refused.
     refused: Failures,
@@ -239,17 +245,33 @@ impl ShardGate {
         let held = VecDeque::new();
         let refused = Failures::default();
         let counts = Counts::default();
-        Ok(Self { gate, shard, is_busy: false, held, refused, counts })
+        Ok(Self { gate, shard, is_busy: false, has_requests: false, held, refused, counts })
     }
 
     /// Whether a bio may pass. Otherwise it is held here.
     pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
         self.counts.count(bio);
-        let may_pass = self.held.is_empty() && self.enter();
+        let may_pass = self.has_requests || self.held.is_empty() && self.enter();
         if !may_pass {
             self.held.push_back(*bio);
         }
         may_pass
+    }
+
+    /// Whether another request may begin. Then its bios pass until [`ShardGate::end_requests`].
+    pub(crate) fn begin_request(&mut self) -> bool {
+        if self.has_requests {
+            return self.gate.lets_pass();
+        }
+        self.has_requests = self.held.is_empty() && self.enter();
+        self.has_requests
+    }
+
+    /// No request is left, and no bio.
+    pub(crate) fn end_requests(&mut self) {
+        if std::mem::replace(&mut self.has_requests, false) {
+            self.left();
+        }
     }
 
     /// Whether a bio may pass; marks the shard as busy first.
@@ -266,9 +288,9 @@ impl ShardGate {
         may_pass
     }
 
-    /// Marks the shard as idle.
+    /// Marks the shard as idle, unless requests have begun.
     pub(crate) fn left(&mut self) {
-        if !std::mem::replace(&mut self.is_busy, false) {
+        if self.has_requests || !std::mem::replace(&mut self.is_busy, false) {
             return;
         }
         self.shard.is_busy.store(false, Ordering::SeqCst);
@@ -389,6 +411,35 @@ mod tests {
         let order: Vec<u64> = std::iter::from_fn(|| pass.next(&mut done)).map(|b| b.user).collect();
         assert_eq!((order, done.len(), pass.holds()), (vec![1, 2, 3], 0, false));
         assert!(pass.admit(&bio(4)));
+    }
+
+    #[test]
+    fn request_that_has_begun_goes_on_to_its_end_through_a_closed_gate() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = ShardGate::new(&gate).unwrap();
+        assert!(pass.begin_request() && pass.begin_request());
+        assert!(pass.admit(&bio(1)));
+        // No bio is in flight, and the request has not ended.
+        pass.left();
+        let closer = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || gate.close(LONG))
+        };
+        while !gate.is_closed() {
+            std::thread::yield_now();
+        }
+        assert!(!pass.begin_request(), "another one stays with its client");
+        assert!(pass.admit(&bio(2)) && !pass.holds());
+        pass.left();
+        assert!(!closer.is_finished());
+        pass.end_requests();
+        assert!(closer.join().unwrap());
+        assert!(!pass.begin_request() && !pass.admit(&bio(3)));
+        pass.end_requests();
+        gate.open();
+        assert!(!pass.begin_request(), "a held bio is first");
+        assert_eq!(pass.next(&mut Vec::new()).map(|bio| bio.user), Some(3));
+        assert!(pass.begin_request());
     }
 
     #[test]

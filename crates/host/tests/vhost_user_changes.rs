@@ -356,3 +356,35 @@ fn bad_log_ends_the_connection_or_stops_the_queue_and_not_the_server() {
     assert_eq!(connect().run(0, FLUSH, 0, 0), 0);
     serving.stop();
 }
+
+/// Zeroes of 8 MiB are several bios, one after the other: the suspension comes between them.
+#[test]
+fn suspension_leaves_no_request_half_done_so_a_queue_can_stop() {
+    let folder = Folder::new();
+    let (serving, volume) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
+    let mut guest = Guest::connect(&folder.path("vhost"), 1, F_FLUSH);
+    let sectors = (SIZE_BYTES / 512) as u32;
+    let mut segment = 0_u64.to_le_bytes().to_vec();
+    segment.extend([sectors.to_le_bytes(), [0; 4]].concat());
+    guest.write(Guest::data_at(0, 0), &segment);
+    let mut base = 0;
+    for round in 1..=100 {
+        guest.push(0, 0, WRITE_ZEROES, 0, 16);
+        guest.kick(0);
+        // So that each round suspends at another place.
+        for _ in 0..round * 100 {
+            std::hint::spin_loop();
+        }
+        volume.suspend().unwrap();
+        let next = guest.stop(0);
+        assert_eq!(next != base, guest.has_ended(0), "{round}: the base counts what has ended");
+        guest.start_again(0, next);
+        volume.resume(false).unwrap();
+        guest.kick(0);
+        assert_eq!(guest.ended(0).0, 0);
+        assert_eq!(guest.status(0, 0), 0);
+        base = round;
+    }
+    drop(guest);
+    serving.stop();
+}

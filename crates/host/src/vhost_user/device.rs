@@ -278,7 +278,7 @@ impl<'a> FrontEnd<'a> {
         let Device { volume, priority, .. } = self.device;
         let driver = Driver::new(&volume.parts, 0, Vec::new(), *priority);
         let mut driver = driver.map_err(|error| format!("a flush cannot start: {error}"))?;
-        if driver.is_suspended() {
+        if !driver.begin_request() {
             return Err("a suspended volume is not flushed".into());
         }
         let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 0);

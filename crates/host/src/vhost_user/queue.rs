@@ -281,6 +281,9 @@ impl<'a> QueueThread<'a> {
         // Last, because all of these submit.
         self.driver.unplug();
         self.complete();
+        if self.requests.len() == 0 {
+            self.driver.end_requests();
+        }
         self.publish()
     }
 
@@ -310,7 +313,8 @@ impl<'a> QueueThread<'a> {
     /// completions get their turn.
     fn fetch(&mut self) -> Result<(), RingFault> {
         for _ in 0..self.ring_len {
-            if !self.may_fetch() {
+            let comes = self.may_fetch() && self.ring.has_available();
+            if !comes || !self.driver.begin_request() {
                 break;
             }
             let mut chain = self.requests.chain();
