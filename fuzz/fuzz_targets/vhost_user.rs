@@ -10,7 +10,8 @@ const QUEUES: u16 = 4;
 const RING_LEN_MAX: u16 = 256;
 
 fuzz_target!(|input: &[u8]| {
-    let offer = Offer { device_features: 1 << 9 | 1 << 11, queues: QUEUES, ring_len_max: RING_LEN_MAX };
+    let device_features = 1 << 9 | 1 << 11;
+    let offer = Offer { device_features, queues: QUEUES, ring_len_max: RING_LEN_MAX };
     let mut session = Session::new(offer, &[7; 60]);
     let mut memory = Vec::new();
     let mut out = Vec::new();

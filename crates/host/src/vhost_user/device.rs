@@ -81,6 +81,18 @@ impl Line {
         Self { kick: None, signals, running: None, state: Self::STOPPED }
     }
 
+    /// A new kick descriptor: the front end has set a broken queue up again.
+    fn set_kick(&mut self, kick: Shared) {
+        self.stop();
+        self.kick = Some(kick);
+        self.state.is_broken = false;
+    }
+
+    fn set_signals(&mut self, signals: Signals) {
+        self.signals = signals;
+        self.running.iter().for_each(|running| running.set_signals(self.signals.clone()));
+    }
+
     /// Stops it when nothing of it is in flight.
     fn stop(&mut self) {
         if let Some(running) = self.running.take() {
@@ -229,30 +241,26 @@ impl<'a> FrontEnd<'a> {
             }
             Action::Channel => {
                 let notices = descriptors.next().and_then(Notices::over);
-                self.notices =
-                    Some(notices.ok_or("a channel is neither a stream socket nor a pipe")?);
+                let notices = notices.ok_or("a channel is neither a stream socket nor a pipe")?;
+                self.notices = Some(notices);
             }
             Action::Configure(queue) => self.restart(queue),
             Action::Kick(queue) => {
                 let kick = descriptors.next().and_then(signal_descriptor);
                 let kick = kick.ok_or("a kick descriptor is neither an event nor a pipe")?;
-                let line = self.line(queue);
-                line.stop();
-                line.kick = Some(kick);
-                line.state.is_broken = false;
+                self.line(queue).set_kick(kick);
                 self.restart(queue);
             }
             Action::Call(queue, _) | Action::Error(queue, _) => {
                 let fd = descriptors.next().map(signal_descriptor);
                 let fd = fd.map(|fd| fd.ok_or("a descriptor is neither an event nor a pipe"));
                 let fd = fd.transpose()?;
-                let line = self.line(queue);
-                match action {
-                    Action::Call(..) => line.signals.call = fd,
-                    _ => line.signals.error = fd,
-                }
-                let signals = line.signals.clone();
-                line.running.iter().for_each(|running| running.set_signals(signals.clone()));
+                let signals = self.line(queue).signals.clone();
+                let signals = match action {
+                    Action::Call(..) => Signals { call: fd, ..signals },
+                    _ => Signals { error: fd, ..signals },
+                };
+                self.line(queue).set_signals(signals);
             }
             Action::Stop(queue) => {
                 let base = self.stop(queue);

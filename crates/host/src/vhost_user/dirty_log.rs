@@ -1,7 +1,7 @@
 //! The log of a live migration: a bit for each page of the guest that this side has written.
 //!
 //! ```text
-//! data, status, used ring ─ stored, then marked ─> log     front end: bit cleared, then page copied
+//! data, status, used ring ─ stored, then marked ─> log   front end: bit cleared, then page copied
 //! ```
 //! So a page that was stored and not copied is marked. The log is the front end's memory, like the
 //! guest's: it may be too short for an address, and it may be taken away.

@@ -120,8 +120,8 @@ impl GuestMemory {
     }
 
     /// This memory, with this log or none.
-    pub(super) fn logged(&self, log: Option<Arc<DirtyLog>>) -> Self {
-        Self { log, ..self.clone() }
+    pub(super) fn logged(self, log: Option<Arc<DirtyLog>>) -> Self {
+        Self { log, ..self }
     }
 
     pub(super) fn log(&self) -> Option<&Arc<DirtyLog>> {

@@ -41,6 +41,7 @@ const PIECES_UNIT_BYTES: usize = 256 << 10;
 pub(super) type Shared = Arc<OwnedFd>;
 
 /// All that a queue needs, for one run.
+// 13 fields: the front end, the volume and the queue each have a part.
 pub(super) struct Setup {
     /// Name of the queue in a sentence.
     pub(super) name: String,

@@ -10,8 +10,8 @@
 //! suspends it to replace the table (`dm_swap_table`).
 //!
 //! NBD has no message that tells a client of another size, so its clients reconnect. A front end
-//! whose protocol has one watches the table: the queues of a vhost-user disk start again with the new
-//! one, and the virtual machine is told (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`).
+//! whose protocol has one watches the table: the queues of a vhost-user disk start again with the
+//! new one, and the virtual machine is told (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`).
 //!
 //! A volume does not shrink while it is served: a client may use the sectors that would be lost.
 

@@ -76,7 +76,7 @@ pub enum Action {
     /// The driver has switched write-back caching on or off. Requests that are fetched from now on
     /// follow it. Off: what has ended is made stable first, because the driver flushes no more.
     SetWriteback(bool),
-    /// Stop every queue, and note in this memory, whose descriptor came, the pages that are written.
+    /// Stop every queue, and note the pages that are written in this memory; its descriptor came.
     SetLog(LogArea),
     /// A new descriptor for this side's messages, which came.
     Channel,
