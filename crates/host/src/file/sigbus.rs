@@ -86,22 +86,17 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
         }
         let page = address & !(PAGE - 1);
         let broken = entry.broken.load(Ordering::SeqCst);
-        // SAFETY: the range is a mapping of ours until its guard is dropped, so replacing the part
-        // after the fault affects no other memory; `broken` outlives the guard.
-        let replaced = unsafe {
+        // SAFETY: `broken` outlives the guard.
+        unsafe {
             if !broken.is_null() {
                 (*broken).store(true, Ordering::SeqCst);
             }
-            libc::mmap(
-                page as *mut _,
-                end - page,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if replaced != libc::MAP_FAILED {
+        }
+        // A mapping of huge pages cannot be cut at a small one, so it is replaced as a whole.
+        // SAFETY: the range is a mapping of ours until its guard is dropped, so replacing a part of
+        // it affects no other memory.
+        let is_replaced = unsafe { put_zeroes(page, end) || put_zeroes(base, end) };
+        if is_replaced {
             return;
         }
     }
@@ -110,4 +105,23 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     unsafe {
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
     }
+}
+
+/// Replaces a range of addresses by zero pages; returns whether that worked.
+///
+/// # Safety
+/// The range is a part of a mapping whose content nothing relies on.
+unsafe fn put_zeroes(start: usize, end: usize) -> bool {
+    // SAFETY: guaranteed by the caller.
+    let made = unsafe {
+        libc::mmap(
+            start as *mut _,
+            end - start,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    made != libc::MAP_FAILED
 }

@@ -1,6 +1,6 @@
 //! The thread of one front end: its messages, its memory and its queues.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -251,8 +251,8 @@ impl<'a> FrontEnd<'a> {
                 self.line(queue).set_kick(kick);
                 self.restart(queue);
             }
-            Action::Call(queue, _) | Action::Error(queue, _) => {
-                let fd = descriptors.next().map(signal_descriptor);
+            Action::Call(queue, is_some) | Action::Error(queue, is_some) => {
+                let fd = descriptors.next().filter(|_| is_some).map(signal_descriptor);
                 let fd = fd.map(|fd| fd.ok_or("a descriptor is neither an event nor a pipe"));
                 let fd = fd.transpose()?;
                 let signals = self.line(queue).signals.clone();
@@ -424,12 +424,18 @@ fn make_records(area: InflightArea) -> Result<OwnedFd, String> {
     made.map_err(|error| format!("there is no memory for requests in flight: {error}"))
 }
 
-/// A descriptor of an event or a pipe, non-blocking: a full one must not stop a thread. Others,
-/// such as devices and directories, are always ready or never, and are not taken.
+/// A descriptor of an event or a pipe, non-blocking: a full one must not stop a thread. Others are
+/// not taken. Devices and directories are always ready or never, and to read from a descriptor of
+/// signals would take them away from this process.
 fn signal_descriptor(fd: OwnedFd) -> Option<Shared> {
     let facts = rustix::fs::fstat(&fd).ok()?;
-    // An event descriptor has no type.
-    let kind = FileType::from_raw_mode(facts.st_mode);
-    let is_signal = matches!(kind, FileType::Fifo | FileType::Unknown);
+    let is_pipe = FileType::from_raw_mode(facts.st_mode) == FileType::Fifo;
+    let is_signal = is_pipe || is_event(&fd);
     (is_signal && rustix::io::ioctl_fionbio(&fd, true).is_ok()).then(|| Arc::new(fd))
+}
+
+/// Events have no type of their own; only their name tells them from other anonymous files.
+fn is_event(fd: &OwnedFd) -> bool {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    std::fs::read_link(link).is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }

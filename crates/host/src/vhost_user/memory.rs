@@ -1,6 +1,6 @@
 //! Guest memory: mapped regions, and the loads and stores in them.
 //!
-//! All `unsafe` of this folder is here. The guest changes its memory at any time, so nothing here
+//! The guest changes its memory at any time, so nothing here
 //! returns a reference to it: bytes are copied, ring words are atomics. A page that the front end
 //! has taken away raises SIGBUS; [`crate::file::sigbus`] then replaces the memory by zeroes and
 //! marks it, and [`GuestMemory::is_broken`] tells.

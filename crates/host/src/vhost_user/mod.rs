@@ -5,13 +5,14 @@
 //!                                   └ queue ─ virtqueue ─> requests ─> Driver
 //!                                                             one thread for each queue
 //! ```
-//! The session and the checks of chains and requests are in `protocol`. [`memory`] has all
-//! `unsafe`.
+//! The session and the checks of chains and requests are in `protocol`. `unsafe` is in [`memory`]
+//! and [`interrupt`].
 
 mod channel;
 mod device;
 mod dirty_log;
 mod inflight;
+mod interrupt;
 mod memory;
 mod pieces;
 mod queue;

@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::interrupt::{self, Foreign};
 use super::memory::{GuestMemory, Window};
 use super::pieces::Pieces;
 use super::requests::Requests;
@@ -34,6 +36,8 @@ const STACK_BYTES: usize = 256 << 10;
 const PUBLISH_EVERY: u16 = 32;
 /// Idle time after which a queue releases its buffers.
 const IDLE: Duration = Duration::from_secs(5);
+/// Time after which a queue that is to stop is perhaps stuck in a descriptor of its front end.
+const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// Memory for data: a multiple of 256 KiB.
 const PIECES_UNIT_BYTES: usize = 256 << 10;
 
@@ -88,12 +92,24 @@ struct Orders {
     /// Something of the above has changed.
     is_new: AtomicBool,
     wake: OwnedFd,
+    /// Calls in which the thread may be stuck.
+    foreign: Foreign,
 }
 
 impl Orders {
     fn give(&self) {
         self.is_new.store(true, Ordering::Release);
         signal(&self.wake);
+    }
+
+    /// Writes to a descriptor of the front end.
+    fn signal(&self, fd: &OwnedFd) {
+        self.foreign.call(|| signal(fd));
+    }
+
+    /// Empties a descriptor of the front end.
+    fn take(&self, fd: &OwnedFd) -> io::Result<bool> {
+        self.foreign.call(|| take(fd))
     }
 
     fn signals(&self) -> Signals {
@@ -105,6 +121,8 @@ impl Orders {
 pub(super) struct Running {
     orders: Arc<Orders>,
     thread: JoinHandle<State>,
+    /// Disconnected when the thread ends.
+    end: Receiver<()>,
 }
 
 impl Running {
@@ -116,11 +134,17 @@ impl Running {
             stops: AtomicBool::new(false),
             is_new: AtomicBool::new(true),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            foreign: Foreign::default(),
         });
         let given = Arc::clone(&orders);
+        let (ends, end) = mpsc::channel();
         let thread = std::thread::Builder::new().name("vhost queue".into());
-        let thread = thread.stack_size(STACK_BYTES).spawn(move || run(setup, &given))?;
-        Ok(Self { orders, thread })
+        let thread = thread.stack_size(STACK_BYTES).spawn(move || {
+            let _ends: mpsc::Sender<()> = ends;
+            interrupt::allow();
+            run(setup, &given)
+        })?;
+        Ok(Self { orders, thread, end })
     }
 
     /// Replaces the descriptors. The guest is called once: what has ended before was perhaps
@@ -134,6 +158,9 @@ impl Running {
     pub(super) fn stop(self, before: State) -> State {
         self.orders.stops.store(true, Ordering::Release);
         self.orders.give();
+        while self.end.recv_timeout(STUCK_AFTER) == Err(RecvTimeoutError::Timeout) {
+            self.orders.foreign.interrupt(&self.thread);
+        }
         // A panic is a defect of ours: the queue stays stopped, and the others live.
         self.thread.join().unwrap_or(State { is_broken: true, ..before })
     }
@@ -168,7 +195,7 @@ fn run(setup: Setup, orders: &Orders) -> State {
     if let Err(fault) = outcome {
         state.is_broken = true;
         log::say(format_args!("{name} is stopped: {fault}"));
-        orders.signals().error.iter().for_each(|error| signal(error));
+        orders.signals().error.iter().for_each(|error| orders.signal(error));
     }
     state
 }
@@ -182,7 +209,7 @@ fn wait_for_kick(setup: &Setup, orders: &Orders, state: &mut State) -> Result<bo
         if is_ordered {
             take(&orders.wake)?;
         }
-        state.is_kicked = is_kicked && take(&setup.kick)?;
+        state.is_kicked = is_kicked && orders.take(&setup.kick)?;
     }
     Ok(state.is_kicked)
 }
@@ -355,7 +382,7 @@ impl<'a> QueueThread<'a> {
 
     /// Calls the guest. Without a descriptor it polls.
     fn call(&self) {
-        self.signals.call.iter().for_each(|call| signal(call));
+        self.signals.call.iter().for_each(|call| self.orders.signal(call));
     }
 
     /// Waits for a kick, an order, or the device.
@@ -377,7 +404,7 @@ impl<'a> QueueThread<'a> {
             take(&self.orders.wake)?;
         }
         if is_kicked {
-            take(&self.kick)?;
+            self.orders.take(&self.kick)?;
         }
         if is_idle && !ready.contains(&true) {
             self.driver.release_buffers();

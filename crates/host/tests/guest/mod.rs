@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -37,17 +37,28 @@ pub(crate) const WRITABLE: u16 = 2;
 pub(crate) const INDIRECT: u16 = 4;
 
 /// Messages.
+pub(crate) const GET_FEATURES: u32 = 1;
+pub(crate) const SET_FEATURES: u32 = 2;
 pub(crate) const SET_MEM_TABLE: u32 = 5;
+pub(crate) const SET_VRING_NUM: u32 = 8;
+pub(crate) const SET_VRING_ADDR: u32 = 9;
+pub(crate) const SET_VRING_BASE: u32 = 10;
 pub(crate) const GET_VRING_BASE: u32 = 11;
 pub(crate) const SET_VRING_KICK: u32 = 12;
 pub(crate) const SET_VRING_CALL: u32 = 13;
+pub(crate) const SET_VRING_ERR: u32 = 14;
+pub(crate) const SET_VRING_ENABLE: u32 = 18;
 pub(crate) const GET_CONFIG: u32 = 24;
+pub(crate) const GET_INFLIGHT_FD: u32 = 31;
+pub(crate) const SET_INFLIGHT_FD: u32 = 32;
+pub(crate) const ADD_MEM_REG: u32 = 37;
+pub(crate) const REM_MEM_REG: u32 = 38;
 
-const RING_LEN: u16 = 256;
+pub(crate) const RING_LEN: u16 = 256;
 /// Where parts of queue 0 are in memory; those of queue 1 are behind them.
 const QUEUE_BYTES: u64 = 0x10000;
-const AVAILABLE_AT: u64 = 0x1000;
-const USED_AT: u64 = 0x2000;
+pub(crate) const AVAILABLE_AT: u64 = 0x1000;
+pub(crate) const USED_AT: u64 = 0x2000;
 const HEADERS_AT: u64 = 0x4000;
 const STATUS_AT: u64 = 0x8000;
 const DATA_AT: u64 = 0x10_0000;
@@ -57,7 +68,7 @@ pub(crate) const SLOT_BYTES: u64 = 0x4_0000;
 pub(crate) const SLOTS: u16 = 32;
 const MEMORY_BYTES: u64 = DATA_AT + 2 * SLOTS as u64 * SLOT_BYTES;
 /// Addresses of the front end.
-const FRONT_END: u64 = 0x7000_0000_0000;
+pub(crate) const FRONT_END: u64 = 0x7000_0000_0000;
 /// Time limit of an answer; a slower server hangs.
 const HANGS: Duration = Duration::from_secs(60);
 const NO_TIME: Duration = Duration::ZERO;
@@ -90,7 +101,7 @@ fn is_ready(fd: &impl AsFd, limit: Duration) -> bool {
     poll(&mut polled, Some(&limit)).unwrap() == 1
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
@@ -214,11 +225,16 @@ impl Guest {
     pub(crate) fn message(&self, request: u32, flags: u32, body: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut bytes = words(&[request, 1 | flags, body.len() as u32]);
         bytes.extend(body);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || beside.push(SendAncillaryMessage::ScmRights(fds)));
         let sent = sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut beside, SendFlags::NOSIGNAL);
         assert_eq!(sent.unwrap(), bytes.len());
+    }
+
+    /// Sends bytes that need not be a message.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
     }
 
     /// Receives the body of a reply.
@@ -319,6 +335,11 @@ impl Guest {
         let index = ring.available.to_le_bytes();
         self.write(at + 4 + 2 * entry, &head.to_le_bytes());
         self.write(at + 2, &index);
+    }
+
+    /// Makes the available ring hold this index.
+    pub(crate) fn set_available(&mut self, queue: u32, index: u16) {
+        self.write(Self::base(queue) + AVAILABLE_AT + 2, &index.to_le_bytes());
     }
 
     pub(crate) fn kick(&self, queue: u32) {
@@ -433,6 +454,14 @@ impl Guest {
 /// A region for a memory table: at an address of the guest, and at an offset of the file.
 pub(crate) fn region(guest: u64, len: u64, offset: u64) -> [u64; 4] {
     [guest, len, FRONT_END + guest, offset]
+}
+
+/// Message of the addresses of a ring: descriptors, used ring, available ring.
+pub(crate) fn addresses(queue: u32, addresses: [u64; 3]) -> Vec<u8> {
+    let mut body = words(&[queue, 0]);
+    let words = addresses.into_iter().chain([0]);
+    body.extend(words.flat_map(u64::to_le_bytes));
+    body
 }
 
 pub(crate) fn table(regions: &[[u64; 4]]) -> Vec<u8> {
