@@ -1,5 +1,7 @@
 //! A disk that fails a flush once: every client and the operator learn of it.
 
+#[path = "../../host/tests/guest/mod.rs"]
+mod guest;
 mod lab;
 
 use std::io::{Read, Write};
@@ -7,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use guest::Guest;
 use lab::nbd::Nbd;
 use lab::{Lab, Server, noise, text};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -109,6 +112,45 @@ fn metrics(lab: &Lab) -> String {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     reply
+}
+
+/// Statuses of virtio-blk.
+const OK: u8 = 0;
+const IOERR: u8 = 1;
+
+#[test]
+fn flush_that_failed_once_fails_for_virtual_machines_and_beside_them() {
+    let lab = Lab::new();
+    let disk = Disk::start(&lab, "far");
+    table(&lab, "far");
+    let words = ["--table", "far.table", "--vhost-user", "v", "--socket", "s"];
+    let mut server = lab.serve(&words);
+    let bytes = noise(4096, 1);
+    let connect = || Guest::connect(&lab.path("v"), 2, guest::F_FLUSH);
+    let mut guest = connect();
+    assert_eq!((guest.write_data(0, &bytes), guest.run(1, guest::FLUSH, 0, 0)), (OK, OK));
+
+    assert_eq!(guest.write_data(0, &bytes), OK);
+    disk.fails.store(true, Ordering::SeqCst);
+    assert_eq!(guest.run(1, guest::FLUSH, 0, 0), IOERR);
+    disk.fails.store(false, Ordering::SeqCst);
+    server.wait_for("blockyard: nbd+unix:///?socket=far: a flush failed");
+    // The latch is the volume's: it outlives the front end, and holds at each door.
+    for _ in 0..2 {
+        for queue in 0..2 {
+            assert_eq!(guest.run(queue, guest::FLUSH, 0, 0), IOERR);
+        }
+        assert_eq!(guest.write_data(0, &bytes), IOERR);
+        assert_eq!(guest.read_data(0, 512), [0; 512]);
+        drop(guest);
+        guest = connect();
+    }
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!((client.flush(), client.write(0, &bytes)), (EIO, EIO));
+    // A guest that cannot flush has a flush in each write.
+    drop(guest);
+    let mut guest = Guest::connect(&lab.path("v"), 1, 0);
+    assert_eq!(guest.write_data(0, &bytes), IOERR);
 }
 
 #[test]
