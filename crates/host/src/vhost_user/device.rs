@@ -13,6 +13,8 @@ use blockyard_protocol::vhost_user::{
 };
 use blockyard_protocol::virtio_blk::{CONFIG_WRITEBACK_AT, Disk, NAME_BYTES};
 use rustix::fs::{FileType, MemfdFlags, memfd_create};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 
 use super::channel::{self, Notices};
 use super::dirty_log::DirtyLog;
@@ -22,6 +24,8 @@ use crate::driver::Driver;
 use crate::memory::Budget;
 use crate::volume::Volume;
 use crate::{log, memory, poll};
+
+const NO_SIGNAL: &str = "a descriptor is neither an event, a pipe nor a Unix socket";
 
 /// A volume that is offered to front ends.
 #[derive(Clone)]
@@ -247,13 +251,13 @@ impl<'a> FrontEnd<'a> {
             Action::Configure(queue) => self.restart(queue),
             Action::Kick(queue) => {
                 let kick = descriptors.next().and_then(signal_descriptor);
-                let kick = kick.ok_or("a kick descriptor is neither an event nor a pipe")?;
+                let kick = kick.ok_or(NO_SIGNAL)?;
                 self.line(queue).set_kick(kick);
                 self.restart(queue);
             }
             Action::Call(queue, is_some) | Action::Error(queue, is_some) => {
                 let fd = descriptors.next().filter(|_| is_some).map(signal_descriptor);
-                let fd = fd.map(|fd| fd.ok_or("a descriptor is neither an event nor a pipe"));
+                let fd = fd.map(|fd| fd.ok_or(NO_SIGNAL));
                 let fd = fd.transpose()?;
                 let signals = self.line(queue).signals.clone();
                 let signals = match action {
@@ -424,13 +428,16 @@ fn make_records(area: InflightArea) -> Result<OwnedFd, String> {
     made.map_err(|error| format!("there is no memory for requests in flight: {error}"))
 }
 
-/// A descriptor of an event or a pipe, non-blocking: a full one must not stop a thread. Others are
-/// not taken. Devices and directories are always ready or never, and to read from a descriptor of
-/// signals would take them away from this process.
+/// A descriptor of an event, a pipe or a Unix socket, non-blocking: a full one must not stop a
+/// thread. User-Mode Linux sends sockets. Others are not taken. Devices and directories are always
+/// ready or never, and to read from a descriptor of signals would take them away from this process.
 fn signal_descriptor(fd: OwnedFd) -> Option<Shared> {
     let facts = rustix::fs::fstat(&fd).ok()?;
-    let is_pipe = FileType::from_raw_mode(facts.st_mode) == FileType::Fifo;
-    let is_signal = is_pipe || is_event(&fd);
+    let is_signal = match FileType::from_raw_mode(facts.st_mode) {
+        FileType::Fifo => true,
+        FileType::Socket => socket_domain(&fd) == Ok(AddressFamily::UNIX),
+        _ => is_event(&fd),
+    };
     (is_signal && rustix::io::ioctl_fionbio(&fd, true).is_ok()).then(|| Arc::new(fd))
 }
 

@@ -1,6 +1,8 @@
 //! Kick, call and error descriptors that are no events, or do not what events do.
 
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{Mode, OFlags};
@@ -76,7 +78,7 @@ pub(crate) const CASES: &[Case] = &[
         );
     }),
     ("sockets and other anonymous files", "", |guest| {
-        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         refused(guest, &[socket, epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()]);
     }),
     ("signals of the server as a kick", "", |guest| {
@@ -88,6 +90,18 @@ pub(crate) const CASES: &[Case] = &[
             std::os::fd::FromRawFd::from_raw_fd(libc::signalfd(-1, &raw const set, 0))
         };
         refused(guest, &[fd]);
+    }),
+    ("call and error are sockets, as those of User-Mode Linux", "", |guest| {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let theirs = theirs.into();
+        set(guest, SET_VRING_ERR, &theirs);
+        set(guest, SET_VRING_CALL, &theirs);
+        guest.push(0, 0, FLUSH, 0, 0);
+        guest.kick(0);
+        while !guest.has_ended(0) {
+            ours.read_exact(&mut [0; 8]).unwrap();
+        }
+        guest.stop(0);
     }),
     ("full call descriptor", "", |guest| {
         set(guest, SET_VRING_CALL, &full());

@@ -52,9 +52,9 @@ pub(crate) const CASES: &[Case] = &[
     ("descriptors misaligned", "", |guest| refused(guest, [AT + 8, USED, AVAILABLE])),
     ("used ring misaligned", "", |guest| refused(guest, [AT, USED + 2, AVAILABLE])),
     ("available ring misaligned", "", |guest| refused(guest, [AT, USED, AVAILABLE + 1])),
-    ("logged ring without the feature", "", |guest| {
+    ("ring with an unknown flag", "", |guest| {
         let mut body = addresses(2, [AT, USED, AVAILABLE]);
-        body[4] = 1;
+        body[4] = 2;
         assert!(!guest.try_command(SET_VRING_ADDR, &body, &[]));
         goes_on(guest);
     }),
