@@ -1,7 +1,7 @@
 #!/bin/bash
 # boot.sh DIR SCRIPT [IMAGE...]: runs SCRIPT in a real Linux (User-Mode Linux, an ordinary process) and ends with its
 # exit status. The guest's root is the host's, read-only. DIR is /mnt in the guest, writable, and the script's
-# working directory. Images are /dev/ubda, /dev/ubdb and so on.
+# working directory. Images are /dev/ubda, /dev/ubdb and so on; sockets of vhost-user disks are /dev/vda and so on.
 # Debian packages: user-mode-linux, kmod, a C compiler, and whatever the script calls.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,12 @@ chmod +x "$work/modprobe"
 
 disks=()
 for image in "$@"; do
-    disks+=("ubd${#disks[@]}=$(readlink -f "$image")")
+    if [ -S "$image" ]; then
+        # Type 2 is a block device.
+        disks+=("virtio_uml.device=$(readlink -f "$image"):2")
+    else
+        disks+=("ubd${#disks[@]}=$(readlink -f "$image")")
+    fi
 done
 
 # con0 carries the guest's output; the marker lines tell it from the kernel's own words.

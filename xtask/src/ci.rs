@@ -83,6 +83,7 @@ const CAMPAIGNS: &[(&str, Lane, &str)] = &[
     ("multipath", Lane::Crates, "sim --multipath --seeds 1000000000 --seconds 1200"),
     ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 1200"),
     ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 1200"),
+    ("vhost-user", Lane::Crates, "test --vhost-user"),
     ("powercut", Lane::Binary, "powercut --full"),
     ("keys", Lane::Binary, "keys"),
     ("interop", Lane::Binary, "interop --seconds 60 --rounds 50 --key-rounds 200"),

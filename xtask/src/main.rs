@@ -53,7 +53,7 @@ enum Command {
     /// Known vulnerabilities of all crates, with cargo-audit.
     Audit(audit::Args),
     /// Unit, vector and property tests of the whole workspace, and of the packages in `examples`.
-    Test,
+    Test(test::Args),
     /// Serve and dump every corpus volume and compare checksums.
     Corpus(corpus::Args),
     /// Each command on keys and headers, and what cryptsetup makes of the volumes that it left.
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Deny => deny::run(),
         Command::Audit(args) => audit::run(&args),
-        Command::Test => test::run(),
+        Command::Test(args) => test::run(&args),
         Command::Corpus(args) => corpus::run(&args),
         Command::Keys(args) => keys::run(&args),
         Command::Interop(args) => interop::run(&args),

@@ -9,7 +9,29 @@ use std::path::Path;
 /// Packages that use the crates from outside of the workspace, as those of users do.
 const OUTSIDE: &[&str] = &["examples/elevator"];
 
-pub(crate) fn run() -> Result<()> {
+/// Tests with a count of rounds, which `BLOCKYARD_SOAK` raises: package and name.
+const CAMPAIGNS: &[(&str, &str)] = &[
+    ("blockyard-cli", "requests_in_flight_at_a_kill_are_done_by_the_next_server"),
+    ("blockyard-host", "random_tables_are_fetched_or_refused_and_no_buffer_is_outside_of_memory"),
+];
+
+/// Selection.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only the tests of virtual machines that have rounds, with the counts of `soak`: 500 kills of
+    /// the server for each way of access, and a million descriptor tables.
+    #[arg(long)]
+    vhost_user: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.vhost_user {
+        return CAMPAIGNS.iter().try_for_each(|(package, test)| {
+            let mut command = tools::cargo();
+            command.env("BLOCKYARD_SOAK", "1").args(["test", "--locked", "--package", package]);
+            tools::show(command.arg(test))
+        });
+    }
     workspace()?;
     OUTSIDE.iter().try_for_each(|package| outside(&root().join(package)))
 }

@@ -82,16 +82,21 @@ fn plan_line(job: &str, index: usize, volume: &Volume, lab: &Lab) -> String {
 }
 
 fn boot(lab: &Lab, plan: &str, images: &[&Path]) -> Result<String> {
+    tools::need("dmsetup")?;
+    lab.write("plan", plan)?;
+    boot_with(lab, "exchange.sh", images)
+}
+
+/// Boots a guest with these images and sockets, runs this script of `tests/kernel` in it, and
+/// returns its words.
+pub(super) fn boot_with(lab: &Lab, script: &str, images: &[&Path]) -> Result<String> {
     tools::need("linux.uml")?;
     tools::need("modprobe")?;
-    tools::need("dmsetup")?;
     let kernel = tools::root().join("tests/kernel");
-    fs::copy(kernel.join("exchange.sh"), lab.path("exchange.sh"))?;
-    lab.write("plan", plan)?;
+    fs::copy(kernel.join(script), lab.path(script))?;
     lab.write("kernel.noise", noise(99, 1 << 20))?;
-    let script = kernel.join("boot.sh");
     let mut boot = tools::tool("bash");
-    boot.arg(script).arg(lab.dir()).arg("exchange.sh").args(images);
+    boot.arg(kernel.join("boot.sh")).arg(lab.dir()).arg(script).args(images);
     let said = tools::read(&mut boot)?;
     if !said.contains("@ done") {
         bail!("the guest did not finish: {}", tools::tail(&said));
@@ -100,7 +105,7 @@ fn boot(lab: &Lab, plan: &str, images: &[&Path]) -> Result<String> {
 }
 
 /// The guest's result for one volume.
-fn verdict(said: &str, name: &str) -> Result<String> {
+pub(super) fn verdict(said: &str, name: &str) -> Result<String> {
     let line = said.lines().filter_map(|line| line.strip_prefix(&format!("@ {name} ")));
     let mut sha = None;
     for words in line {
@@ -163,12 +168,18 @@ fn ext4_volume(lab: &Lab) -> Result<Volume> {
         maker: crate::volume::Maker::Blockyard,
         options: "",
     };
+    make_tree(lab)?;
+    recipe.make(lab)
+}
+
+/// Files that a guest copies.
+pub(super) fn make_tree(lab: &Lab) -> Result<()> {
     let tree = lab.path("tree");
     fs::create_dir_all(&tree)?;
     for (index, len_bytes) in [0, 1, 511, 4096, 70_000, 3_000_000].into_iter().enumerate() {
         fs::write(tree.join(format!("file-{index}")), noise(index as u64, len_bytes))?;
     }
-    recipe.make(lab)
+    Ok(())
 }
 
 fn ext4(lab: &Lab, volume: &Volume, said: &str) -> Result<String> {
@@ -176,18 +187,24 @@ fn ext4(lab: &Lab, volume: &Volume, said: &str) -> Result<String> {
     let out = lab.path("ours-ext4.plain");
     let mut dump = volume.command(lab, "dump")?;
     tools::run(dump.arg("--force").arg("-o").arg(&out))?;
-    tools::run(tools::tool("e2fsck").arg("-fn").arg(&out))?;
-    for entry in fs::read_dir(lab.path("tree"))? {
-        let entry = entry?;
-        let inside = format!("cat /tree/{}", entry.file_name().to_string_lossy());
-        let got = tools::run(tools::tool("debugfs").arg("-R").arg(inside).arg(&out))?.stdout;
-        content::same(&got, &fs::read(entry.path())?)
-            .with_context(|| entry.file_name().to_string_lossy().into_owned())?;
-    }
+    has_tree(lab, &out)?;
     Ok("e2fsck finds nothing, every file is equal".into())
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Whether an image has a sound file system with the files of [`make_tree`].
+pub(super) fn has_tree(lab: &Lab, image: &Path) -> Result<()> {
+    tools::run(tools::tool("e2fsck").arg("-fn").arg(image))?;
+    for entry in fs::read_dir(lab.path("tree"))? {
+        let entry = entry?;
+        let inside = format!("cat /tree/{}", entry.file_name().to_string_lossy());
+        let got = tools::run(tools::tool("debugfs").arg("-R").arg(inside).arg(image))?.stdout;
+        content::same(&got, &fs::read(entry.path())?)
+            .with_context(|| entry.file_name().to_string_lossy().into_owned())?;
+    }
+    Ok(())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

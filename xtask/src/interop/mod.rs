@@ -15,6 +15,7 @@ mod kernel;
 mod keys;
 mod load;
 mod logged;
+mod machines;
 mod options;
 mod paths;
 mod peers;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     peers::run(&mut cases, &lab);
     clients::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
+    machines::run(&mut cases, &lab);
     logged::run(&mut cases, &lab);
     service::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
