@@ -32,6 +32,7 @@ use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOpt
 
 use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
+use crate::output::is_same_file;
 use crate::resize::{SizeFrom, Sizing};
 use crate::{Error, Key, Place, Volume};
 
@@ -180,7 +181,7 @@ impl Options {
         self
     }
 
-    /// Reads the LUKS header from this file.
+    /// Reads the LUKS header from this file. The volume itself means its own header.
     #[must_use]
     pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
         self.header = Some(path.into());
@@ -401,10 +402,12 @@ impl Options {
     }
 
     fn read_luks(&self, file: DeviceFile, version: Option<LuksVersion>) -> Result<Luks, Error> {
-        let detached = match &self.header {
-            Some(path) => Some(DeviceFile::open(path, Access::ReadOnly, false)?),
-            None => None,
+        let is_own = |header: &&PathBuf| {
+            matches!(self.place, Place::Whole) && is_same_file(header, file.path())
         };
+        let detached = self.header.as_ref().filter(|header| !is_own(header));
+        let open = |path: &PathBuf| DeviceFile::open(path, Access::ReadOnly, false);
+        let detached = detached.map(open).transpose()?;
         let source = detached.as_ref().unwrap_or(&file);
         let lock = source.lock_header_to_read()?;
         let (header, notices) = match self.header_copy {

@@ -94,6 +94,21 @@ fn argon2_keyslot_opens_and_its_memory_limit_is_kept() {
 }
 
 #[test]
+fn header_option_that_names_the_volume_means_its_own_header() {
+    let lab = Lab::new();
+    lab.ok(&[
+        &["format", "vol", "--size", "17M", "-d", "pass", "--pbkdf", "pbkdf2"][..],
+        &["--pbkdf-force-iterations", "1000"],
+    ]
+    .concat());
+    let plaintext = noise(1 << 20, 5);
+    lab.write("in", &plaintext);
+    lab.ok(&["load", "vol", "--header", "vol", "-d", "pass", "-i", "in"]);
+    let back = lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
+    assert!(back == plaintext);
+}
+
+#[test]
 fn detached_header_opens_its_volume() {
     let lab = Lab::new();
     let mut words = vec!["format", "data", "--size", "1M", "--header", "head", "-d", "pass"];

@@ -90,11 +90,21 @@ impl Luks {
             return Ok(None);
         }
         let Some(passphrase) = passphrase_of(&token.token, attempt)? else { return Ok(None) };
+        self.key_of_one(&keyslots, &passphrase, attempt).map(Some)
+    }
+
+    /// The key, by the first of these keyslots that the passphrase opens.
+    fn key_of_one(
+        &self,
+        keyslots: &[u32],
+        passphrase: &SecretBytes,
+        attempt: Attempt,
+    ) -> Result<VolumeKey, String> {
         let mut problem = "its passphrase opens none of its keyslots".to_owned();
-        for keyslot in keyslots {
+        for &keyslot in keyslots {
             attempt.check_time()?;
-            match self.key_of(keyslot, &passphrase) {
-                Ok(key) => return Ok(Some(key)),
+            match self.key_of(keyslot, passphrase) {
+                Ok(key) => return Ok(key),
                 Err(blockyard_crypt::Error::WrongPassphrase { .. }) => {}
                 Err(error) => problem = error.to_string(),
             }
@@ -110,5 +120,32 @@ impl Luks {
         let options = UnlockOptions { keyslot: Some(keyslot), ..self.options };
         self.params_with(passphrase, &options)
             .map(|params| VolumeKey(vec![VolumePart::Crypt(params)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Key, Volume, format::FormatOptions};
+
+    #[test]
+    fn no_key_derivation_begins_when_the_time_of_the_tokens_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        let cheap = FormatOptions {
+            size_bytes: Some(20 << 20),
+            pbkdf_iterations: Some(4),
+            pbkdf_memory_kib: Some(32),
+            ..FormatOptions::default()
+        };
+        cheap.format(&image, &Key::passphrase("secret")).unwrap();
+        let locked = Volume::options().read(&image).unwrap();
+        let LockedKind::Luks(luks) = &locked.kind else { panic!("a LUKS volume") };
+        let passphrase = SecretBytes::copy_of(b"secret");
+        let key =
+            |deadline| luks.key_of_one(&[0], &passphrase, Attempt { is_chosen: false, deadline });
+        let now = Instant::now();
+        assert!(key(now + TIME_LIMIT).is_ok());
+        assert_eq!(key(now).err().unwrap(), "the time for all tokens of the volume is over");
     }
 }

@@ -167,6 +167,8 @@ struct Pending {
     header: Header,
     /// The answer was appended.
     is_answered: bool,
+    /// The queue that this message gives its first kick descriptor.
+    first_kick: Option<u16>,
 }
 
 impl Session {
@@ -190,7 +192,7 @@ impl Session {
             regions: Vec::new(),
             has_log: false,
             config: space,
-            pending: Pending { header, is_answered: true },
+            pending: Pending { header, is_answered: true, first_kick: None },
         }
     }
 
@@ -278,7 +280,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Action, Violation> {
         assert_eq!(body.len(), header.body_bytes());
-        self.pending = Pending { header, is_answered: false };
+        self.pending = Pending { header, is_answered: false, first_kick: None };
         let mut body = Body(body);
         match self.take(header, &mut body, descriptors, out) {
             Ok(action) => Ok(action),
@@ -295,7 +297,7 @@ impl Session {
     /// # Errors
     /// The action failed and the front end asked for no answer, so the connection must end.
     pub fn finish(&mut self, outcome: Outcome, out: &mut Vec<u8>) -> Result<(), Violation> {
-        let Pending { header, is_answered } = self.pending;
+        let Pending { header, is_answered, .. } = self.pending;
         if is_answered {
             return Ok(());
         }
@@ -321,8 +323,11 @@ impl Session {
 }
 
 impl Session {
-    /// Forgets memory that the world could not map.
+    /// Forgets memory that the world could not map, and a descriptor that it refused.
     fn undo(&mut self, request: u32) {
+        if let Some(queue) = self.pending.first_kick {
+            self.queues[usize::from(queue)].has_kick = false;
+        }
         match request {
             request::SET_MEM_TABLE => self.regions.clear(),
             request::ADD_MEM_REG => drop(self.regions.pop()),
@@ -486,7 +491,9 @@ impl Session {
             request::SET_VRING_ERR => Action::Error(queue, is_present),
             _ if !is_present => return Err(Refusal::NoKick),
             _ => {
-                self.queues[usize::from(queue)].has_kick = true;
+                let has_kick = &mut self.queues[usize::from(queue)].has_kick;
+                self.pending.first_kick = (!*has_kick).then_some(queue);
+                *has_kick = true;
                 Action::Kick(queue)
             }
         })

@@ -212,6 +212,10 @@ fn outcome_is_told_to_those_who_asked_and_ends_the_connection_of_others() {
     assert_eq!(failed.unwrap().1[12], 1);
     let again = say(&mut session, ADD_MEM_REG, &body, 1).unwrap().0;
     assert!(matches!(again, Action::AddMemory(_)), "the failed one takes no place");
+    let kick = 1u64.to_le_bytes();
+    let failed = say_with(&mut session, (SET_VRING_KICK, NEED_REPLY), &kick, 1, Outcome::Failed);
+    assert_eq!(failed.unwrap().1[12], 1);
+    say(&mut session, SET_VRING_NUM, &words(&[1, 64]), 0).expect("the queue has no kick yet");
     // Without the feature the flag means nothing.
     let mut session = self::session();
     let said = say_with(&mut session, (SET_OWNER, NEED_REPLY), &[], 0, Outcome::Done).unwrap();
