@@ -18,6 +18,7 @@
 //! elevator = "deadline,fifo_batch=8"     # order of its I/O
 //! ioprio = "be:4"
 //! aliases = { archive-idle = "idle" }    # other names, each with an I/O priority
+//! vhost_user = "/run/blockyard/archive"  # socket of a virtual machine
 //! ```
 //!
 //! Keys are the options' names with `_` for `-`. Relative paths start at the file's own folder. An
@@ -30,17 +31,19 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use blockyard::DeviceOptions;
 use blockyard::keys::{KeyCommand, TokenChoice};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
-use blockyard_host::server::CONNECTIONS_MAX;
+use blockyard_host::server::{CONNECTIONS_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
 use crate::args::{PlainArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
+use crate::disk_spec::{DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
@@ -90,6 +93,8 @@ pub(crate) struct ExportSpec {
     pub(crate) priority: Priority,
     /// Its other names.
     pub(crate) aliases: Vec<Alias>,
+    /// It is a disk of a virtual machine too.
+    pub(crate) disk: Option<DiskSpec>,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +107,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 44 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 47 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -146,6 +151,9 @@ struct ExportText {
     ioprio: Option<String>,
     #[serde(default)]
     aliases: BTreeMap<String, String>,
+    vhost_user: Option<PathBuf>,
+    num_queues: Option<u16>,
+    queue_size: Option<u16>,
     cipher: Option<String>,
     key_size: Option<u32>,
     hash: Option<String>,
@@ -234,8 +242,10 @@ impl Config {
             exports.push(export.spec(name, folder).map_err(|failure| failure.at(&at))?);
         }
         check_names(&exports).map_err(|failure| failure.at(place))?;
+        let socket = parsed.socket.map(|socket| folder.join(socket));
+        check_sockets(socket.as_deref(), &exports).map_err(|failure| failure.at(place))?;
         Ok(Self {
-            socket: parsed.socket.map(|socket| folder.join(socket)),
+            socket,
             listen: parsed.listen,
             threads: parsed.threads,
             max_connections: parsed.max_connections,
@@ -255,6 +265,7 @@ impl ExportText {
         let key = self.key(folder)?;
         let place = kind.place(self.partition.as_deref(), self.offset)?;
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
+        let disk = self.disk(folder, disk_name(&name, &path))?;
         Ok(ExportSpec {
             name,
             volume: VolumeSpec { path, place, kind, key, direct: self.direct },
@@ -267,7 +278,26 @@ impl ExportText {
             bounce: self.bounce()?,
             priority: self.priority()?,
             aliases: self.aliases()?,
+            disk,
         })
+    }
+
+    fn disk(&self, folder: &Path, name: String) -> Result<Option<DiskSpec>, Failure> {
+        let Some(path) = &self.vhost_user else {
+            if self.num_queues.is_some() || self.queue_size.is_some() {
+                return Err(Failure::failed(
+                    "`num_queues` and `queue_size` are for a disk of a virtual machine; name its \
+                     socket with `vhost_user`",
+                ));
+            }
+            return Ok(None);
+        };
+        let queues = checked_num_queues(self.num_queues.unwrap_or(QUEUES_USUAL));
+        let queues = queues.map_err(|error| of_key("num_queues", &error))?;
+        let ring_len_max = checked_queue_size(self.queue_size.unwrap_or(RING_LEN_MAX));
+        let ring_len_max = ring_len_max.map_err(|error| of_key("queue_size", &error))?;
+        let options = DeviceOptions { name, queues, ring_len_max };
+        Ok(Some(DiskSpec { path: folder.join(path), options }))
     }
 
     fn scheduling(&self) -> Result<Scheduling, Failure> {
@@ -461,6 +491,21 @@ pub(crate) fn check_names(exports: &[ExportSpec]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A socket belongs to one volume, and to one protocol.
+fn check_sockets(nbd: Option<&Path>, exports: &[ExportSpec]) -> Result<(), Failure> {
+    let disks = exports.iter().filter_map(|export| export.disk.as_ref());
+    let mut seen = BTreeSet::new();
+    for path in disks.map(|disk| disk.path.as_path()).chain(nbd) {
+        if !seen.insert(path) {
+            return Err(Failure::failed(format!(
+                "the socket {} is named twice; give each `vhost_user` its own path",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// An invalid value of a key.
 fn of_key(key: &str, error: &dyn fmt::Display) -> Failure {
     Failure::failed(printable(&format!("{key}: {error}")))
@@ -567,6 +612,33 @@ mod tests {
     }
 
     #[test]
+    fn config_with_disks_has_what_the_options_have() {
+        let config = parse(
+            "[exports.home]\nvolume = 'a'\nvhost_user = 'v'\nnum_queues = 4\nqueue_size = 128\n\
+             [exports.\"\"]\nvolume = 'b.img'\nvhost_user = '/run/w'\n",
+        )
+        .unwrap();
+        let disks: Vec<_> = config.exports.iter().flat_map(|export| &export.disk).collect();
+        let paths: Vec<_> = disks.iter().map(|disk| disk.path.as_path()).collect();
+        assert_eq!(paths, [Path::new("/run/w"), Path::new("/etc/yard/v")]);
+        let usual = DeviceOptions { name: "b.img".into(), ..DeviceOptions::default() };
+        let home = DeviceOptions { name: "home".into(), queues: 4, ring_len_max: 128 };
+        assert_eq!([&disks[0].options, &disks[1].options], [&usual, &home]);
+    }
+
+    #[test]
+    fn config_with_a_socket_twice_names_it() {
+        for text in [
+            "socket='v'\n[exports.a]\nvolume='a'\nvhost_user='/etc/yard/v'\n",
+            "[exports.a]\nvolume='a'\nvhost_user='v'\n\
+             [exports.b]\nvolume='b'\nvhost_user='v'\n",
+        ] {
+            let message = refusal(text);
+            assert!(message.starts_with("disks.toml: the socket /etc/yard/v is"), "{message}");
+        }
+    }
+
+    #[test]
     fn config_of_the_documentation_is_one() {
         let page = include_str!("../../../docs/cli/config.md");
         let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
@@ -628,6 +700,9 @@ mod tests {
             ("[exports.home]\nvolume='a'\npipeline='H'\n", "pipelines are adaptive, linux, A"),
             ("[exports.home]\nvolume='a'\npages='bulk'\n", "all-or-nothing; or none, or slots"),
             ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
+            ("[exports.home]\nvolume='a'\nqueue_size=64\n", "`vhost_user`"),
+            ("[exports.home]\nvolume='a'\nvhost_user='v'\nnum_queues=0\n", "num_queues: a disk"),
+            ("[exports.home]\nvolume='a'\nvhost_user='v'\nqueue_size=48\n", "queue_size: a"),
         ] {
             let message = refusal(text);
             assert!(message.starts_with("disks.toml: exports.home: "), "{message}");

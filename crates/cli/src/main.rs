@@ -7,6 +7,7 @@
 mod args;
 mod commands;
 mod config;
+mod disk_spec;
 mod failure;
 mod json;
 mod key;

@@ -46,6 +46,41 @@ fn virtual_machine_writes_what_dump_reads() {
 }
 
 #[test]
+fn configuration_offers_each_volume_to_its_own_machine_and_over_nbd() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.volume("other");
+    let export = |volume: &str, socket: &str| {
+        format!(
+            "[exports.{volume}]\nvolume = '{volume}'\nkey_file = 'pass'\n\
+             vhost_user = '{socket}'\nnum_queues = 2\n"
+        )
+    };
+    let text = format!("socket = 'nbd'\n{}{}", export("vol", "v"), export("other", "w"));
+    std::fs::write(lab.path("disks.toml"), text).unwrap();
+    let server = lab.serve(&["--config", "disks.toml"]);
+    // The first line is that of the first name.
+    assert!(server.said[0].ends_with(" and vhost-user socket w"), "{:?}", server.said);
+    assert!(lab.ok(&["info", "nbd+unix:///vol?socket=nbd"]).status.success());
+    let sockets = ["v", "w"];
+    let names = ["vol", "other"];
+    let contents = [noise(SMALL_LEN_BYTES, 1), noise(SMALL_LEN_BYTES, 2)];
+    let mut guests = sockets.map(|socket| Guest::connect(&lab.path(socket), 2, F_FLUSH));
+    for (guest, bytes) in guests.iter_mut().zip(&contents) {
+        fill(guest, bytes);
+        assert_eq!(guest.run(1, FLUSH, 0, 0), 0);
+    }
+    for (guest, name) in guests.iter_mut().zip(names) {
+        assert_eq!(guest.run(0, GET_ID, 0, 20), 0);
+        assert_eq!(guest.read(Guest::data_at(0, 0), name.len()), name.as_bytes());
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    for (name, bytes) in names.iter().zip(&contents) {
+        assert!(lab.ok(&["dump", name, "-d", "pass"]).stdout == *bytes, "{name}");
+    }
+}
+
+#[test]
 fn killed_server_has_what_it_acknowledged() {
     let lab = Lab::new();
     lab.volume("vol");

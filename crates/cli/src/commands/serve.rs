@@ -21,6 +21,7 @@ use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, check_export_name, check_names};
+use crate::disk_spec::disk_name;
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, Uri, split_host_port};
@@ -193,8 +194,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let (listening, servers) = plan.listen(args, &volumes, in_use)?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        let vhost_user = args.vhost_user.vhost_user.as_deref();
-        announcement(spec, volume, &servers, vhost_user).iter().for_each(|line| say(line));
+        announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
@@ -242,18 +242,19 @@ impl Plan {
         let socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
-        let vhost_user = args.vhost_user.vhost_user.as_deref();
+        let exports = config.exports;
+        let has_disk = exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
-        if !has_nbd && vhost_user.is_none() {
+        if !has_nbd && !has_disk {
             return Err(Failure::failed(
                 "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with \
                  --listen HOST:PORT, or the socket of a virtual machine with --vhost-user PATH",
             ));
         }
-        let sockets = [("--socket", socket.as_deref()), ("--vhost-user", vhost_user)];
-        sockets.iter().try_for_each(|(option, path)| check_folder(option, *path))?;
+        socket.iter().try_for_each(|path| check_folder("--socket", path))?;
+        let mut disks = exports.iter().filter_map(|export| export.disk.as_ref());
+        disks.try_for_each(|disk| check_folder("--vhost-user", &disk.path))?;
         let threads = args.threads.or(config.threads);
-        let exports = config.exports;
         // A client usually has four connections.
         let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
         let max_connections = args.max_connections.or(config.max_connections);
@@ -312,9 +313,10 @@ impl Plan {
             server = server.tcp_first_of(self.addresses.clone());
         }
         let tcp_place = servers.len();
-        if let Some(path) = &args.vhost_user.vhost_user {
-            let export = &self.exports[0];
-            server = server.vhost_user(path, &export.name, args.vhost_user.options(export));
+        for spec in &self.exports {
+            if let Some(disk) = &spec.disk {
+                server = server.vhost_user(&disk.path, &spec.name, disk.options.clone());
+            }
         }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
@@ -338,8 +340,8 @@ impl Plan {
 }
 
 /// Whether a socket can be made at a path.
-fn check_folder(option: &str, path: Option<&Path>) -> Result<(), Failure> {
-    let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+fn check_folder(option: &str, path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder.filter(|folder| !folder.is_dir()) {
         None => Ok(()),
         Some(folder) => Err(Failure::failed(format!(
@@ -356,9 +358,11 @@ fn parse_minimum_block(text: &str) -> Result<u32, String> {
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let name = args.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
+    let volume = args.volume.spec()?;
+    let disk = args.vhost_user.disk(disk_name(&name, &volume.path));
     let export = ExportSpec {
         name,
-        volume: args.volume.spec()?,
+        volume,
         read_only: args.read_only,
         shared: args.shared,
         allow_discards: args.allow_discards,
@@ -368,6 +372,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         bounce: args.scheduling.bounce(),
         priority: args.scheduling.priority(),
         aliases: args.scheduling.aliases(),
+        disk,
     };
     check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;
     Ok(export)
@@ -438,12 +443,7 @@ fn absolute(socket: &Path) -> PathBuf {
 }
 
 /// Volumes and their addresses: one line each, and one for each other name.
-fn announcement(
-    spec: &ExportSpec,
-    volume: &Volume,
-    servers: &[nbd::Server],
-    vhost_user: Option<&Path>,
-) -> Vec<String> {
+fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> Vec<String> {
     let at = |export: &str| {
         let uri = |server: &nbd::Server| Uri { server: server.clone(), export: export.into() };
         servers.iter().map(|server| uri(server).to_string()).collect::<Vec<_>>().join(" and ")
@@ -452,7 +452,8 @@ fn announcement(
     let aliases = spec.aliases.iter().filter(|_| !servers.is_empty()).map(|alias| {
         format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
     });
-    let vhost_user = vhost_user.map(|path| format!("vhost-user socket {}", path.display()));
+    let disk = spec.disk.as_ref();
+    let vhost_user = disk.map(|disk| format!("vhost-user socket {}", disk.path.display()));
     let nbd = (!servers.is_empty()).then(|| at(&spec.name));
     let places: Vec<_> = nbd.into_iter().chain(vhost_user).collect();
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");

@@ -25,7 +25,7 @@ pub const RING_LEN_MAX: u16 = 1024;
 const NAME_BYTES: usize = 20;
 
 /// A volume as a disk of a virtual machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Name of the disk in the virtual machine; its first 20 bytes count.
     pub name: String,
