@@ -91,6 +91,10 @@ fn writes_are_stable_at_their_end_while_write_back_caching_is_off() {
     let mut guest = Guest::connect(&socket, 1, features);
     assert_eq!(guest.config()[32], 1);
     let large = SLOT_BYTES as usize;
+    // The guest may have switched it off with an earlier server. A flush shows that it has not.
+    assert_eq!(guest.write_data(40, &[7; 4096]), 0);
+    assert!(is_stable(&log, 40, &[7; 4096]));
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
     assert_eq!(guest.write_data(0, &[1; 4096]), 0);
     assert!(!is_stable(&log, 0, &[1; 4096]), "it was not flushed");
     assert!(set_writeback(&mut guest, 0));
@@ -116,6 +120,15 @@ fn writes_are_stable_at_their_end_while_write_back_caching_is_off() {
     volume.resume(false).unwrap();
     assert_eq!(guest.write_data(32, &[6; 4096]), 0);
     assert!(is_stable(&log, 32, &[6; 4096]));
+    assert!(set_writeback(&mut guest, 0));
+    // The next server does not know of the switch, and the front end does not repeat it.
+    serving.stop();
+    drop(volume);
+    let (serving, _volume) = serve(&folder, &target);
+    guest.reconnect(&socket);
+    assert_eq!(guest.config()[32], 1);
+    assert_eq!(guest.write_data(48, &[8; 4096]), 0);
+    assert!(is_stable(&log, 48, &[8; 4096]));
     drop(guest);
     serving.stop();
 }
@@ -174,6 +187,8 @@ fn channel_that_is_full_or_closed_or_none_holds_nothing_up() {
             while rustix::io::write(&end, &[0; 4096]).is_ok() {}
             while rustix::io::write(&end, &[0]).is_ok() {}
             assert!(guest.try_command(SET_BACKEND_REQ_FD, &[], &[end.as_fd()]));
+            // The front end shares this flag.
+            rustix::io::ioctl_fionbio(&end, false).unwrap();
             let channel = (!is_closed).then_some(channel);
             parts += 1;
             volume.grow(parts * SIZE_BYTES, u64::MAX).unwrap();

@@ -81,7 +81,10 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     for entry in &SLOTS {
         let base = entry.base.load(Ordering::SeqCst);
         let end = entry.end.load(Ordering::SeqCst);
-        if base == 0 || address < base || address >= end {
+        // Another thread may free and reuse a slot between the two loads. The slot of this address
+        // does not change, because its mapping is in use.
+        let is_stable = entry.base.load(Ordering::SeqCst) == base;
+        if base == 0 || !is_stable || address < base || address >= end {
             continue;
         }
         let page = address & !(PAGE - 1);

@@ -2,10 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use blockyard_protocol::vhost_user::MEMORY_REGIONS_MAX;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -71,25 +71,42 @@ pub(super) fn send(
 }
 
 /// The channel for this side's messages: a stream socket, or a pipe, as User-Mode Linux has it.
+///
+/// The front end shares the flags of the descriptor that it sent, and may make it blocking again.
+/// So a socket is told with each message not to wait, and a pipe is opened anew.
 #[derive(Debug)]
-pub(super) struct Notices(OwnedFd);
+pub(super) enum Notices {
+    Socket(OwnedFd),
+    Pipe(OwnedFd),
+}
 
 impl Notices {
-    /// `None` for any other descriptor. It is made non-blocking.
+    /// `None` for any other descriptor, and for a pipe without a reader.
     pub(super) fn over(fd: OwnedFd) -> Option<Self> {
         let facts = rustix::fs::fstat(&fd).ok()?;
-        let is_channel = match FileType::from_raw_mode(facts.st_mode) {
-            FileType::Fifo => true,
-            FileType::Socket => sockopt::socket_type(&fd) == Ok(SocketType::STREAM),
-            _ => false,
-        };
-        (is_channel && rustix::io::ioctl_fionbio(&fd, true).is_ok()).then_some(Self(fd))
+        match FileType::from_raw_mode(facts.st_mode) {
+            FileType::Fifo => {
+                let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                rustix::fs::open(path, flags, Mode::empty()).ok().map(Self::Pipe)
+            }
+            FileType::Socket if sockopt::socket_type(&fd) == Ok(SocketType::STREAM) => {
+                Some(Self::Socket(fd))
+            }
+            _ => None,
+        }
     }
 
     /// Sends a message without waiting; returns whether the channel can be used further. A full
     /// channel holds messages that the front end has not read: the next one would say the same.
     pub(super) fn send(&self, message: &[u8]) -> bool {
-        match rustix::io::write(&self.0, message) {
+        let sent = match self {
+            Self::Socket(socket) => {
+                rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Self::Pipe(pipe) => rustix::io::write(pipe, message),
+        };
+        match sent {
             Ok(len) => len == message.len(),
             Err(error) => error == Errno::AGAIN,
         }

@@ -20,6 +20,7 @@ use super::channel::{self, Notices};
 use super::dirty_log::DirtyLog;
 use super::memory::{GuestMemory, Window};
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
+use super::write_back::WriteBack;
 use crate::driver::Driver;
 use crate::memory::Budget;
 use crate::volume::Volume;
@@ -121,7 +122,7 @@ struct FrontEnd<'a> {
     notices: Option<Notices>,
     lines: Vec<Line>,
     budget: Arc<Budget>,
-    is_write_through: Arc<AtomicBool>,
+    write_back: Arc<WriteBack>,
 }
 
 impl<'a> FrontEnd<'a> {
@@ -143,7 +144,7 @@ impl<'a> FrontEnd<'a> {
             lines: (0..queues).map(|_| Line::new()).collect(),
             budget: Budget::new(queues.into()),
             // A front end that sets no features cannot flush.
-            is_write_through: Arc::new(AtomicBool::new(true)),
+            write_back: Arc::default(),
         }
     }
 
@@ -230,10 +231,17 @@ impl<'a> FrontEnd<'a> {
             Action::SetFeatures => {
                 self.stop_all();
                 self.take_writeback();
+                if !self.session.logs() {
+                    self.log = None;
+                }
                 self.change_memory(GuestMemory::clone(&self.memory));
             }
             Action::SetWriteback(is_on) => {
+                // Requests that began before the switch end before the flush.
+                self.stop_all();
                 self.take_writeback();
+                self.write_back.prove();
+                self.change_memory(GuestMemory::clone(&self.memory));
                 if !is_on {
                     self.flush()?;
                 }
@@ -281,7 +289,10 @@ impl<'a> FrontEnd<'a> {
     /// Follows the session's kind of caching, for requests that are fetched from now on.
     fn take_writeback(&self) {
         self.device.writeback.store(self.session.has_writeback(), Ordering::Release);
-        self.is_write_through.store(!self.session.writes_back(), Ordering::Release);
+        self.write_back.set(self.session.writes_back());
+        if !self.session.may_switch_writeback() {
+            self.write_back.prove();
+        }
     }
 
     /// Makes stable what has ended: a guest that has switched write-back caching off does not flush
@@ -408,7 +419,7 @@ impl<'a> FrontEnd<'a> {
             memory: Arc::clone(&self.memory),
             queue: set_up,
             features: self.session.features(),
-            is_write_through: Arc::clone(&self.is_write_through),
+            write_back: Arc::clone(&self.write_back),
             state,
             kick,
             record: self.record(queue),

@@ -18,5 +18,6 @@ mod pieces;
 mod queue;
 mod requests;
 mod virtqueue;
+mod write_back;
 
 pub(crate) use device::Device;

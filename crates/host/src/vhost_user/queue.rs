@@ -26,6 +26,7 @@ use super::memory::{GuestMemory, Window};
 use super::pieces::Pieces;
 use super::requests::Requests;
 use super::virtqueue::{RingFault, Virtqueue};
+use super::write_back::WriteBack;
 use crate::driver::{Driver, SLOT_BYTES};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
 use crate::volume::Volume;
@@ -58,7 +59,7 @@ pub(super) struct Setup {
     pub(super) queue: Queue,
     pub(super) features: u64,
     /// Every change is stable before it ends; the front end may switch that.
-    pub(super) is_write_through: Arc<AtomicBool>,
+    pub(super) write_back: Arc<WriteBack>,
     pub(super) state: State,
     pub(super) kick: Shared,
     /// Record of requests in flight.
@@ -257,7 +258,7 @@ impl<'a> QueueThread<'a> {
         let requests = Requests::new(
             setup.disk,
             setup.disk_name,
-            setup.is_write_through,
+            setup.write_back,
             Arc::clone(&memory),
             Pieces::new(region),
         );
@@ -309,9 +310,6 @@ impl<'a> QueueThread<'a> {
         // Last, because all of these submit.
         self.driver.unplug();
         self.complete();
-        if self.requests.len() == 0 {
-            self.driver.end_requests();
-        }
         self.publish()
     }
 
@@ -373,6 +371,10 @@ impl<'a> QueueThread<'a> {
         }
         if self.memory.is_broken() {
             return Err(RingFault::MemoryTaken);
+        }
+        // Before the call: a guest whose descriptor blocks does not hold up a suspension.
+        if self.requests.len() == 0 {
+            self.driver.end_requests();
         }
         if self.ring.publish() {
             self.call();

@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -23,6 +22,7 @@ use blockyard_protocol::virtio_queue::{Chain, Span};
 use super::memory::{Cursor, Data, GuestMemory};
 use super::pieces::Pieces;
 use super::virtqueue::RingFault;
+use super::write_back::WriteBack;
 use crate::driver::{Driver, SLOT_BYTES};
 
 /// Buffer slot of [`Pieces`] in the shard's numbering.
@@ -106,7 +106,7 @@ pub(super) struct Requests {
     name: [u8; NAME_BYTES],
     /// The front end does not flush: every change is stable before it ends. Read when a request
     /// begins.
-    is_write_through: Arc<AtomicBool>,
+    write_back: Arc<WriteBack>,
     memory: Arc<GuestMemory>,
     pieces: Pieces,
     in_flight: Slab<InFlight>,
@@ -124,14 +124,14 @@ impl Requests {
     pub(super) fn new(
         disk: Disk,
         name: [u8; NAME_BYTES],
-        is_write_through: Arc<AtomicBool>,
+        write_back: Arc<WriteBack>,
         memory: Arc<GuestMemory>,
         pieces: Pieces,
     ) -> Self {
         Self {
             disk,
             name,
-            is_write_through,
+            write_back,
             memory,
             pieces,
             in_flight: Slab::default(),
@@ -183,7 +183,10 @@ impl Requests {
         if let Some(Command::Write(_)) = command {
             cursor.advance(&chain.readable, HEADER_BYTES as u32);
         }
-        let must_be_stable = self.is_write_through.load(Ordering::Acquire);
+        if command == Some(Command::Flush) {
+            self.write_back.prove();
+        }
+        let must_be_stable = !self.write_back.is_obeyed();
         let request = InFlight {
             head,
             chain,

@@ -213,8 +213,14 @@ impl Session {
     /// write-back caching off.
     #[must_use]
     pub fn writes_back(&self) -> bool {
-        let is_off = self.features & FEATURE_CONFIG_WRITEBACK != 0 && !self.has_writeback();
+        let is_off = self.may_switch_writeback() && !self.has_writeback();
         self.features & FEATURE_FLUSH != 0 && !is_off
+    }
+
+    /// Whether the driver may switch write-back caching.
+    #[must_use]
+    pub fn may_switch_writeback(&self) -> bool {
+        self.features & FEATURE_CONFIG_WRITEBACK != 0
     }
 
     /// The byte of the configuration that says whether caching is write-back.
@@ -451,6 +457,7 @@ impl Session {
             request::SET_FEATURES => {
                 only(self.offered_features())?;
                 self.features = value;
+                self.has_log &= self.logs();
                 // The standard's start value for a driver that can switch and cannot flush.
                 if value & FEATURE_CONFIG_WRITEBACK != 0 && value & FEATURE_FLUSH == 0 {
                     self.config[CONFIG_WRITEBACK_AT] = 0;

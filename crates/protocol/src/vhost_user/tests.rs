@@ -430,6 +430,11 @@ fn queue_that_must_log_waits_for_its_log() {
     assert!(session.may_run(0) && session.logs());
     say(&mut session, SET_VRING_ADDR, &addresses(0, 0, 0, 0, 0), 0).unwrap();
     assert_eq!(session.queue(0).used_log_addr, None);
+    // The next migration does not write to the log of this one.
+    set(&mut session, SET_FEATURES, 0);
+    assert!(session.may_run(0));
+    set(&mut session, SET_FEATURES, FEATURE_LOG_ALL);
+    assert!(!session.may_run(0));
 }
 
 #[test]
