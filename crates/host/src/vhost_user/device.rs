@@ -236,16 +236,7 @@ impl<'a> FrontEnd<'a> {
                 }
                 self.change_memory(GuestMemory::clone(&self.memory));
             }
-            Action::SetWriteback(is_on) => {
-                // Requests that began before the switch end before the flush.
-                self.stop_all();
-                self.take_writeback();
-                self.write_back.prove();
-                self.change_memory(GuestMemory::clone(&self.memory));
-                if !is_on {
-                    self.flush()?;
-                }
-            }
+            Action::SetWriteback(is_on) => self.switch_writeback(is_on)?,
             Action::SetLog(area) => {
                 let file = descriptors.next().ok_or("a log came without a descriptor")?;
                 self.log = Some(self.map_log(area, &file)?);
@@ -293,6 +284,15 @@ impl<'a> FrontEnd<'a> {
         if !self.session.may_switch_writeback() {
             self.write_back.prove();
         }
+    }
+
+    fn switch_writeback(&mut self, is_on: bool) -> Result<(), String> {
+        // Requests that began before the switch end before the flush.
+        self.stop_all();
+        self.take_writeback();
+        self.write_back.prove();
+        self.change_memory(GuestMemory::clone(&self.memory));
+        if is_on { Ok(()) } else { self.flush() }
     }
 
     /// Makes stable what has ended: a guest that has switched write-back caching off does not flush

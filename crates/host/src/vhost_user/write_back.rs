@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The mode of one connection.
 ///
-/// A guest that may switch the cache off may have done so with an earlier server or on another host,
-/// and front ends do not repeat it. Such a guest does not flush. So its writes are stable until a flush or a
-/// switch on this connection proves that it knows the mode.
+/// A guest that may switch the cache off may have done so with an earlier server or on another
+/// host. Front ends do not repeat the switch, and such a guest does not flush. So its writes are
+/// stable until a flush or a switch on this connection proves that it knows the mode.
 #[derive(Debug, Default)]
 pub(super) struct WriteBack {
     is_on: AtomicBool,
