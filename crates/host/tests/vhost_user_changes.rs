@@ -16,6 +16,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_host::write_log::LogReader;
+use rustix::event::{EventfdFlags, eventfd};
 
 use client::Serving;
 use guest::*;
@@ -400,6 +401,30 @@ fn suspension_leaves_no_request_half_done_so_a_queue_can_stop() {
         assert_eq!(guest.status(0, 0), 0);
         base = round;
     }
+    drop(guest);
+    serving.stop();
+}
+
+#[test]
+fn call_that_blocks_does_not_hold_up_a_suspension() {
+    let folder = Folder::new();
+    let (serving, volume) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
+    let mut guest = Guest::connect(&folder.path("vhost"), 1, F_FLUSH);
+    assert_eq!(guest.run(0, READ, 0, 4096), 0);
+    let call = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    assert!(guest.try_command(SET_VRING_CALL, &[0; 8], &[call.as_fd()]));
+    // The front end shares this flag. A new descriptor is called once.
+    rustix::io::ioctl_fionbio(&call, false).unwrap();
+    rustix::io::read(&call, &mut [0; 8]).unwrap();
+    rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    guest.push(0, 0, READ, 0, 4096);
+    guest.kick(0);
+    while !guest.has_ended(0) {
+        std::thread::yield_now();
+    }
+    volume.suspend().unwrap();
+    volume.resume(false).unwrap();
+    rustix::io::read(&call, &mut [0; 8]).unwrap();
     drop(guest);
     serving.stop();
 }

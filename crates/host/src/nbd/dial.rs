@@ -1,7 +1,7 @@
 //! Connects: the socket, and the handshake under a deadline. This blocks, and name resolution
 //! blocks without a deadline.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -49,11 +49,7 @@ pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
         Server::Tcp(host, port) => (connect_tcp(host, *port, deadline)?, false),
         Server::Unix(path) => {
             let connected = connect_unix(path);
-            (
-                connected
-                    .map_err(|error| format!("cannot connect: {error}; is the server running?"))?,
-                true,
-            )
+            (connected.map_err(|error| not_connected(&error))?, true)
         }
     };
     let (session, received) = handshake(&socket, uri, deadline)?;
@@ -63,7 +59,7 @@ pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
 fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, String> {
     let addresses = (host, port).to_socket_addrs();
     let addresses = addresses.map_err(|error| format!("cannot find the host: {error}"))?;
-    let mut last = "the host has no address".to_owned();
+    let mut last = "cannot connect: the host has no address".to_owned();
     for address in addresses {
         let Some(left) = time_left(deadline) else { break };
         match TcpStream::connect_timeout(&address, left) {
@@ -76,10 +72,16 @@ fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, Stri
                 let _ = sockopt::set_tcp_keepcnt(&socket, KEEP_ALIVE_COUNT);
                 return Ok(socket);
             }
-            Err(error) => last = error.to_string(),
+            Err(error) => last = not_connected(&error),
         }
     }
-    Err(format!("cannot connect: {last}; is the server running?"))
+    Err(last)
+}
+
+fn not_connected(error: &io::Error) -> String {
+    let is_absent = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+    let remedy = if is_absent { "; is the server running?" } else { "" };
+    format!("cannot connect: {error}{remedy}")
 }
 
 fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {

@@ -280,10 +280,7 @@ impl<'a> FrontEnd<'a> {
     /// Follows the session's kind of caching, for requests that are fetched from now on.
     fn take_writeback(&self) {
         self.device.writeback.store(self.session.has_writeback(), Ordering::Release);
-        self.write_back.set(self.session.writes_back());
-        if !self.session.may_switch_writeback() {
-            self.write_back.prove();
-        }
+        self.write_back.set(self.session.writes_back(), self.session.may_switch_writeback());
     }
 
     fn switch_writeback(&mut self, is_on: bool) -> Result<(), String> {
@@ -291,7 +288,7 @@ impl<'a> FrontEnd<'a> {
         self.stop_all();
         self.take_writeback();
         self.write_back.prove();
-        self.change_memory(GuestMemory::clone(&self.memory));
+        self.start_all();
         if is_on { Ok(()) } else { self.flush() }
     }
 

@@ -58,7 +58,7 @@ pub(super) struct Setup {
     pub(super) memory: Arc<GuestMemory>,
     pub(super) queue: Queue,
     pub(super) features: u64,
-    /// Every change is stable before it ends; the front end may switch that.
+    /// Whether writes may wait in a cache until the guest flushes.
     pub(super) write_back: Arc<WriteBack>,
     pub(super) state: State,
     pub(super) kick: Shared,
