@@ -22,6 +22,14 @@ pub(crate) fn with_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
     with_wiped_stack_of::<WIPE_LEN_BYTES, R>(work)
 }
 
+/// [`with_wiped_stack`] for a key schedule that is moved to its own memory. The move copies the
+/// unused parts of an enum too, and the stack is wiped first so that these are zeros, not the data
+/// of earlier calls.
+pub(crate) fn with_clean_stack<R>(work: impl FnOnce() -> R) -> R {
+    wipe::<WIPE_LEN_BYTES>();
+    with_wiped_stack(work)
+}
+
 /// [`with_wiped_stack`] for frequent work with less stack: at most `LEN_BYTES`.
 #[inline]
 pub(crate) fn with_wiped_stack_of<const LEN_BYTES: usize, R>(work: impl FnOnce() -> R) -> R {

@@ -7,7 +7,8 @@
 //! that it does not find itself.
 //!
 //! The stack is painted before the cipher is used: the deepest place that lost its paint must hold
-//! zeros, or a call went deeper than it wipes.
+//! zeros, or a call went deeper than it wipes. It is painted before the cipher is made, too: no
+//! paint may be copied from the stack to the cipher's memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -69,6 +70,7 @@ impl Subject {
         let lowest = Arc::clone(&painted);
         let work = move || {
             let key = noise(key_len_bytes);
+            black_box(paint());
             let cipher =
                 SectorCipher::with_tier(&spec, key.as_slice(), sector_bytes, false, tier).unwrap();
             // Made and learnt. The key is dropped only now: otherwise other data could reuse its
@@ -213,6 +215,10 @@ impl Search {
     /// Adds the content of a cipher's memory as needles.
     fn learn(&mut self, cipher: usize, (address, len_bytes): (usize, usize)) {
         assert!(self.read(address, len_bytes), "own memory can be read");
+        // Other data in key memory would be taken for keys, and found wherever it came from.
+        let is_paint = |bytes: &[u8]| bytes.iter().all(|byte| *byte == !PAINT);
+        let has_paint = self.buffer[..len_bytes].chunks_exact(NEEDLE_BYTES).any(is_paint);
+        assert!(!has_paint, "the key memory of cipher {cipher} has data of earlier calls");
         for at in (0..len_bytes.saturating_sub(NEEDLE_BYTES - 1)).step_by(NEEDLE_BYTES) {
             let word = |at: usize| u32::from_le_bytes(self.buffer[at..at + 4].try_into().unwrap());
             let low = word(at);

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use super::BlockCipher;
 use crate::secret;
-use crate::stack::with_wiped_stack;
+use crate::stack::with_clean_stack;
 
 /// Keys aligned to a page, so that no other data shares the page.
 #[repr(C, align(4096))]
@@ -25,7 +25,7 @@ impl<K> Page<K> {
 }
 
 fn fill<K>(page: &mut MaybeUninit<Page<K>>, expand: impl FnOnce() -> K) {
-    with_wiped_stack(|| {
+    with_clean_stack(|| {
         // Only the keys: the rest of the page would come from the stack.
         // SAFETY: the field lies within the page.
         unsafe { (&raw mut (*page.as_mut_ptr()).0).write(expand()) };

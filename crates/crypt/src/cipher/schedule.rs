@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 use super::portable::PortableKeys;
 use super::tier::{Tier, Tiered};
 use crate::secret;
-use crate::stack::with_wiped_stack;
+use crate::stack::with_clean_stack;
 
 /// Number of round keys of AES-256; shorter keys have fewer.
 pub(super) const ROUND_KEYS_MAX: usize = 15;
@@ -41,7 +41,7 @@ impl Schedule {
     /// Expands a volume key of valid length.
     pub(super) fn new(tiered: Tiered, key: &[u8], tier: Tier) -> Box<Self> {
         let mut schedule = Self::zeroed();
-        with_wiped_stack(|| schedule.expand(tiered, key, tier));
+        with_clean_stack(|| schedule.expand(tiered, key, tier));
         schedule
     }
 
