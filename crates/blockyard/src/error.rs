@@ -121,7 +121,10 @@ impl Error {
         let Self::Crypt { source, .. } = self else { return false };
         matches!(
             source,
-            Crypt::WrongPassphrase { .. } | Crypt::NoTcrypt { .. } | Crypt::NoBitlk { .. }
+            Crypt::WrongPassphrase { .. }
+                | Crypt::NoTcrypt { .. }
+                | Crypt::NoHidden { .. }
+                | Crypt::NoBitlk { .. }
         )
     }
 

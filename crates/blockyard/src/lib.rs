@@ -96,7 +96,7 @@ pub use blockyard_crypt::luks2::Copy as HeaderCopy;
 pub use blockyard_crypt::partition::Table as PartitionTable;
 pub use blockyard_crypt::plain::PlainOptions;
 pub use blockyard_crypt::secret::SecretBytes;
-pub use blockyard_crypt::tcrypt::{Options as TcryptOptions, VolumeKind as TcryptKind};
+pub use blockyard_crypt::tcrypt::{HiddenKey, Options as TcryptOptions, VolumeKind as TcryptKind};
 pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_engine::elevator::ElevatorSpec;
 pub use blockyard_host::file::BackingKind;

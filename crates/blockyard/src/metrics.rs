@@ -98,7 +98,7 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
 
 fn gauges(text: &mut String, devices: &[VolumeStatus]) {
     type Gauge = fn(&VolumeStatus) -> u64;
-    let families: [(&str, &str, Gauge); 6] = [
+    let families: [(&str, &str, Gauge); 7] = [
         ("blockyard_requests_in_flight", "Requests in flight.", |device| device.counts.in_flight),
         ("blockyard_requests_held", "Requests waiting for a resume.", |device| {
             device.counts.held_bios
@@ -114,6 +114,11 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
             "blockyard_loss",
             "Whether acknowledged writes may be lost, so that flushes and writes fail.",
             |device| u64::from(device.loss.is_some()),
+        ),
+        (
+            "blockyard_write_refused",
+            "Whether a write to protected sectors was refused, so that all writes fail.",
+            |device| u64::from(device.refused_write.is_some()),
         ),
     ];
     for (name, help, gauge) in families {

@@ -8,6 +8,7 @@
 //! There are three steps because a program may act between them: after the first it may ask the
 //! user; the second takes seconds and may be repeated; the third starts threads.
 
+mod protect;
 mod tokens;
 
 use std::path::{Path, PathBuf};
@@ -21,14 +22,16 @@ use blockyard_crypt::partition;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_crypt::tcrypt::{self, Options as TcryptOptions};
+use blockyard_crypt::tcrypt::{self, HiddenKey, Options as TcryptOptions};
 use blockyard_engine::dm::line::MappedDevice;
 use blockyard_engine::dm::registry::TargetType;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::process::lock_secrets;
 use blockyard_host::table;
-use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
+use blockyard_host::volume::{
+    self as host, Composition, PipelineChoice, Scheduling, VolumeOptions,
+};
 
 use crate::error::{contained, contained_with};
 use crate::keys::read_secret;
@@ -79,6 +82,7 @@ pub struct Options {
     header: Option<PathBuf>,
     header_copy: Option<luks2::Copy>,
     unlock: UnlockOptions,
+    hidden: Option<HiddenKey>,
     /// Beside those of `volume`, so that [`Options::settings`] keeps them.
     targets: Vec<&'static TargetType>,
     volume: VolumeOptions,
@@ -93,6 +97,7 @@ impl Default for Options {
             header: None,
             header_copy: None,
             unlock: UnlockOptions::default(),
+            hidden: None,
             targets: Vec::new(),
             volume: VolumeOptions::default(),
         }
@@ -126,6 +131,16 @@ impl Options {
     #[must_use]
     pub fn tcrypt(mut self, tcrypt: TcryptOptions) -> Self {
         self.format = Format::Tcrypt(tcrypt);
+        self
+    }
+
+    /// Protects the hidden volume in an outer volume of TrueCrypt or VeraCrypt, which is written.
+    ///
+    /// The first write, discard or zeroing that would change the hidden volume fails, and from then
+    /// on all of them fail until the volume is closed. The hidden volume itself is not opened.
+    #[must_use]
+    pub fn protect_hidden(mut self, hidden: HiddenKey) -> Self {
+        self.hidden = Some(hidden);
         self
     }
 
@@ -360,7 +375,7 @@ impl Options {
         };
         let mut volume = self.volume;
         volume.targets.extend(self.targets);
-        Ok(Locked { path, place: self.place, kind, volume })
+        Ok(Locked { path, place: self.place, kind, hidden: self.hidden, volume })
     }
 
     fn check(&self, path: &Path) -> Result<(), Error> {
@@ -376,6 +391,9 @@ impl Options {
         if self.place != Place::Whole && matches!(self.format, Format::Table(_)) {
             let problem = "`place` is for volumes; a table names its places itself";
             return Err(Error::options(path, problem));
+        }
+        if self.hidden.is_some() {
+            self.check_protects(path)?;
         }
         if self.header_copy.is_some() && !self.volume.read_only {
             let problem = "`header_copy` needs `read_only`";
@@ -434,6 +452,8 @@ pub struct Locked {
     path: PathBuf,
     place: Place,
     kind: LockedKind,
+    /// Secrets of the hidden volume that has to be protected.
+    hidden: Option<HiddenKey>,
     volume: VolumeOptions,
 }
 
@@ -501,9 +521,11 @@ impl Locked {
     }
 
     fn mapped(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
-        let mapping = |file| match key.0.as_slice() {
-            [] => Err(self.key_is_missing()),
-            parts => Ok(vec![host::crypt_mapping(file, parts)?]),
+        let mapping = |file| {
+            if key.0.parts.is_empty() {
+                return Err(self.key_is_missing());
+            }
+            Ok(host::crypt_mapping(file, &key.0)?)
         };
         Ok(match &self.kind {
             LockedKind::Luks(luks) => mapping(&luks.file)?,
@@ -562,11 +584,15 @@ impl Locked {
             LockedKind::Bitlk(file, header, limits) => {
                 let opened = header.unlock(key.secret(), limits);
                 let parts = opened.and_then(|it| it.parts(file.len_bytes()));
-                return Ok(VolumeKey(parts.map_err(failed)?));
+                return Ok(VolumeKey::of(parts.map_err(failed)?));
             }
             LockedKind::Table(_) | LockedKind::Raw(_) => return Ok(VolumeKey::default()),
         };
-        Ok(VolumeKey(vec![VolumePart::Crypt(params)]))
+        let key = VolumeKey::of(vec![VolumePart::Crypt(params)]);
+        match &self.hidden {
+            Some(hidden) => self.protected(&key, hidden),
+            None => Ok(key),
+        }
     }
 
     /// Starts the ciphers and the workers.
@@ -581,6 +607,10 @@ impl Locked {
         let size_from = self.size_from();
         let targets = self.own_targets();
         let missing = self.key_is_missing();
+        if self.hidden.is_some() && key.0.protected.is_empty() {
+            let problem = "`protect_hidden`: the key comes from elsewhere, without protection";
+            return Err(Error::options(&self.path, problem));
+        }
         let mut header = None;
         let file = match self.kind {
             LockedKind::Luks(luks) => {
@@ -600,7 +630,7 @@ impl Locked {
                 return Ok(Volume::with(started.map_err(in_table)?, size_from, targets, None));
             }
         };
-        if key.0.is_empty() {
+        if key.0.parts.is_empty() {
             return Err(missing);
         }
         let host = host::Volume::from_parts(file, key.0, &self.volume)?;
@@ -659,7 +689,14 @@ impl Luks {
 
 /// The key of a volume, derived by [`Locked::unlock`]. It is wiped when it is dropped.
 #[derive(Clone, Debug, Default)]
-pub struct VolumeKey(Vec<VolumePart>);
+pub struct VolumeKey(Composition);
+
+impl VolumeKey {
+    /// The key of these parts, without protected sectors.
+    fn of(parts: Vec<VolumePart>) -> Self {
+        Self(Composition { parts, ..Composition::default() })
+    }
+}
 
 #[cfg(test)]
 mod tests {

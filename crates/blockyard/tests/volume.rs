@@ -1,11 +1,17 @@
 //! A volume from a program's view: any offset, any length, any thread.
 
+#[path = "../../crypt/tests/tcrypt_maker/mod.rs"]
+mod tcrypt_maker;
+
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use blockyard::{Key, LuksVersion, PlainOptions, Server, Volume};
+use blockyard::{
+    HiddenKey, KdfLimits, Key, LuksVersion, PlainOptions, SecretBytes, Server, TcryptKind,
+    TcryptOptions, Volume,
+};
 
 const SIZE_BYTES: usize = 1 << 20;
 
@@ -21,7 +27,7 @@ fn options(sector_size_bytes: u32) -> blockyard::Options {
     let cipher = "aes-xts-plain64".to_owned();
     let plain = PlainOptions { cipher, sector_size_bytes, ..PlainOptions::default() };
     let key: Vec<u8> = (0..32).collect();
-    Volume::options().plain(plain).key(Key::File(blockyard::SecretBytes::copy_of(&key)))
+    Volume::options().plain(plain).key(Key::File(SecretBytes::copy_of(&key)))
 }
 
 /// Pseudo-random numbers (xorshift), equal in each run.
@@ -159,7 +165,7 @@ fn volume_refuses_what_its_options_forbid() {
 /// Memory can always be written: only the volume's own check protects it.
 #[test]
 fn nothing_is_copied_into_a_read_only_volume() {
-    let table = blockyard::SecretBytes::copy_of(b"0 2048 ram");
+    let table = SecretBytes::copy_of(b"0 2048 ram");
     let volume = Volume::options().table_text(table).read_only(true).open("memory").unwrap();
     let refused = volume.copy_in(&mut &[1; 4096][..], &mut |_| ()).unwrap_err();
     assert!(refused.to_string().contains("read-only"), "{refused}");
@@ -349,7 +355,7 @@ mod own {
 
 #[test]
 fn panic_in_a_target_of_the_program_is_an_error_that_names_it() {
-    let text = blockyard::SecretBytes::copy_of(b"0 2048 panics");
+    let text = SecretBytes::copy_of(b"0 2048 panics");
     let volume = Volume::options().target(&own::PANICS).table_text(text).open("table").unwrap();
     let read = volume.read_at(&mut [0; 512], 0).unwrap_err().to_string();
     let client = volume.client(blockyard::client::Priority::default()).err().unwrap().to_string();
@@ -411,4 +417,48 @@ fn calls_after_a_resize_reach_the_new_end() {
     assert_eq!(read, [2; 8192]);
     let mut copy = Vec::new();
     assert_eq!(volume.copy_out(&mut copy, &mut |_| ()).unwrap(), 3 << 20);
+}
+
+#[test]
+fn hidden_volume_is_protected_or_nothing_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    std::fs::write(&path, tcrypt_maker::with_hidden(b"outer", b"hidden")).unwrap();
+    let hidden = |passphrase: &str| HiddenKey {
+        passphrase: SecretBytes::copy_of(passphrase.as_bytes()),
+        pim: None,
+        keyfiles: Vec::new(),
+    };
+    let limits = KdfLimits { seconds_max: 0, ..KdfLimits::default() };
+    let outer = |tcrypt| {
+        let options = Volume::options().tcrypt(tcrypt).key(Key::passphrase("outer"));
+        options.kdf_limits(limits).protect_hidden(hidden("hidden"))
+    };
+    let usual = || outer(TcryptOptions::default());
+    let volume = usual().open(&path).unwrap();
+    let start = (tcrypt_maker::HIDDEN.start - tcrypt_maker::OUTER.start) as u64;
+    volume.write_all_at(&[7; 1000], start - 1000).unwrap();
+    assert!(volume.write_all_at(&[7; 1000], start - 999).is_err());
+    assert!(volume.write_all_at(&[7], 0).is_err());
+    volume.flush().unwrap();
+    let mut bytes = [0; 1000];
+    volume.read_exact_at(&mut bytes, start - 1000).unwrap();
+    assert_eq!(bytes, [7; 1000]);
+    drop(volume);
+
+    let refused = |options: blockyard::Options| options.open(&path).unwrap_err().to_string();
+    let wrong = refused(usual().protect_hidden(hidden("wrong")));
+    assert!(wrong.contains("no hidden volume opens"), "{wrong}");
+    assert!(refused(usual().read_only(true)).contains("with `read_only`"));
+    let kind = TcryptKind::Hidden;
+    let of_hidden = outer(TcryptOptions { kind, ..TcryptOptions::default() });
+    assert!(refused(of_hidden).contains("only an outer volume"));
+    assert!(refused(options(512).protect_hidden(hidden("hidden"))).contains("outer volumes of"));
+    // A key from elsewhere has no protection.
+    let unprotected = Volume::options().tcrypt(TcryptOptions::default()).kdf_limits(limits);
+    let locked = unprotected.read(&path).unwrap();
+    let key = locked.unlock(&Key::passphrase("outer")).unwrap();
+    drop(locked);
+    let started = usual().read(&path).unwrap().start(key).unwrap_err().to_string();
+    assert!(started.contains("without protection"), "{started}");
 }

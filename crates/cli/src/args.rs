@@ -19,8 +19,8 @@ pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use token::TokenArgs;
 pub(crate) use volume::{
-    HeaderArgs, HeaderCopy, HeaderPlaceArgs, PartitionArgs, PlainArgs, TcryptArgs, VolumeArgs,
-    VolumeType,
+    HeaderArgs, HeaderCopy, HeaderPlaceArgs, PartitionArgs, PlainArgs, ProtectArgs, TcryptArgs,
+    VolumeArgs, VolumeType,
 };
 #[cfg(feature = "lab")]
 pub(crate) use world::WorldArgs;

@@ -41,7 +41,7 @@ use blockyard_host::server::{CONNECTIONS_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
-use crate::args::{PlainArgs, TcryptArgs, VolumeType};
+use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
 use crate::disk_spec::{DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
@@ -107,7 +107,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 47 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 51 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,6 +172,12 @@ struct ExportText {
     #[serde(default)]
     tcrypt_keyfiles: Vec<PathBuf>,
     veracrypt_pim: Option<u32>,
+    #[serde(default)]
+    protect_hidden: bool,
+    protect_hidden_key_file: Option<PathBuf>,
+    #[serde(default)]
+    protect_hidden_tcrypt_keyfiles: Vec<PathBuf>,
+    protect_hidden_veracrypt_pim: Option<u32>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -261,7 +267,7 @@ impl ExportText {
             (None, Some(table)) => (folder.join(table), true),
             _ => return Err(Failure::failed("give either `volume` or `table`")),
         };
-        let kind = if is_table { self.table_kind()? } else { self.volume_kind(folder)? };
+        let kind = if is_table { self.table_kind(folder)? } else { self.volume_kind(folder)? };
         let key = self.key(folder)?;
         let place = kind.place(self.partition.as_deref(), self.offset)?;
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
@@ -337,7 +343,7 @@ impl ExportText {
         self.aliases.iter().map(alias).collect()
     }
 
-    fn table_kind(&self) -> Result<VolumeFormat, Failure> {
+    fn table_kind(&self, folder: &Path) -> Result<VolumeFormat, Failure> {
         let luks_or_key = self.header.is_some()
             || self.header_copy.is_some()
             || self.key_slot.is_some()
@@ -352,6 +358,11 @@ impl ExportText {
                 "a `table` says its ciphers and keys itself; remove header, header_copy, key_slot, \
                  key_file, key_fd, key_command, key_credential, the token's keys and cipher",
             ));
+        }
+        if let Some(option) = self.tcrypt(folder).first_given() {
+            return Err(Failure::failed(format!(
+                "{option} is for type = \"tcrypt\", and a `table` has no type; remove it"
+            )));
         }
         Ok(VolumeFormat::Table)
     }
@@ -380,14 +391,27 @@ impl ExportText {
             max_kdf_seconds: self.max_kdf_time,
             tokens: self.tokens(),
         };
-        let tcrypt = TcryptArgs {
+        VolumeFormat::new(self.kind.map(Into::into), luks, &plain, &self.tcrypt(folder))
+    }
+
+    fn tcrypt(&self, folder: &Path) -> TcryptArgs {
+        let all = |paths: &[PathBuf]| paths.iter().map(|path| folder.join(path)).collect();
+        TcryptArgs {
             tcrypt_hidden: self.tcrypt_hidden,
             tcrypt_system: self.tcrypt_system,
             tcrypt_backup: self.tcrypt_backup,
-            tcrypt_keyfile: self.tcrypt_keyfiles.iter().map(|path| folder.join(path)).collect(),
+            tcrypt_keyfile: all(&self.tcrypt_keyfiles),
             veracrypt_pim: self.veracrypt_pim,
-        };
-        VolumeFormat::new(self.kind.map(Into::into), luks, &plain, &tcrypt)
+            protect: ProtectArgs {
+                protect_hidden: self.protect_hidden,
+                protect_hidden_key_file: self
+                    .protect_hidden_key_file
+                    .as_ref()
+                    .map(|path| folder.join(path)),
+                protect_hidden_tcrypt_keyfile: all(&self.protect_hidden_tcrypt_keyfiles),
+                protect_hidden_veracrypt_pim: self.protect_hidden_veracrypt_pim,
+            },
+        }
     }
 
     fn tokens(&self) -> TokenUse {

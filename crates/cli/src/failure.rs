@@ -94,6 +94,7 @@ impl From<CryptError> for Failure {
             CryptError::WrongPassphrase { .. }
             | CryptError::WrongVolumeKey
             | CryptError::NoTcrypt { .. }
+            | CryptError::NoHidden { .. }
             | CryptError::NoBitlk { .. } => Exit::NoPermission,
             CryptError::Changed(_) => Exit::Busy,
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
@@ -282,6 +283,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`backup`", "--tcrypt-backup"),
     ("is opened with `plain`", "commands that read its data, as dump, take --type plain"),
     ("`priority`", "--priority"),
+    ("`protect_hidden`", "--protect-hidden"),
     ("`read_only`", "--read-only"),
     ("`replace`", "--force"),
     ("`seconds_max`", "--max-kdf-time"),

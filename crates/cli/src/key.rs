@@ -8,7 +8,7 @@
 //! are read like a key file. The output of a command (`--key-command`) is a passphrase without the
 //! newline at its end. Arguments and the environment are no sources: other users can read them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blockyard::keys::{self, KeyCommand, KeyFile};
 use blockyard_crypt::secret::SecretBytes;
@@ -54,6 +54,14 @@ pub(crate) enum StdinUse {
 }
 
 impl KeyInput {
+    /// The key file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.source {
+            KeySource::File(path) => Some(path),
+            _ => None,
+        }
+    }
+
     /// True if the user is asked, and so may try again after a wrong passphrase.
     pub(crate) fn asks_a_person(&self, stdin_use: StdinUse) -> bool {
         self.source == KeySource::Ask

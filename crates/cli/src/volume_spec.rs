@@ -11,11 +11,12 @@
 
 use std::path::{Path, PathBuf};
 
+use blockyard::Error;
 use blockyard::header;
 use blockyard::keys::{KeyFile, TokenChoice, read_secret};
 use blockyard::{
-    ByToken, Header, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions, Volume,
-    VolumeKey,
+    ByToken, Header, HiddenKey, KdfLimits, Key, Locked, Options, Place, TcryptKind, TcryptOptions,
+    Volume, VolumeKey,
 };
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
@@ -116,6 +117,19 @@ pub(crate) struct TcryptSpec {
     pub(crate) keyfiles: Vec<PathBuf>,
     /// Limits of the key derivations.
     pub(crate) limits: KdfLimits,
+    /// The hidden volume in it that is to be protected.
+    pub(crate) hidden: Option<HiddenSpec>,
+}
+
+/// A hidden volume that is to be protected.
+#[derive(Debug)]
+pub(crate) struct HiddenSpec {
+    /// Source of its passphrase.
+    pub(crate) key: KeyInput,
+    /// Its PIM.
+    pub(crate) pim: Option<u32>,
+    /// Its keyfiles.
+    pub(crate) keyfiles: Vec<PathBuf>,
 }
 
 /// Parameters of a plain volume, which has no header.
@@ -226,7 +240,7 @@ impl VolumeFormat {
         }
         Ok(match kind {
             VolumeType::Bitlk => Self::Bitlk(luks.limits()),
-            _ => Self::Tcrypt(tcrypt.spec(luks.limits())),
+            _ => Self::Tcrypt(tcrypt.spec(luks.limits())?),
         })
     }
 }
@@ -238,8 +252,12 @@ pub(crate) struct Prepared {
     key: Option<Key>,
     /// The key of the volume, if a token has given it.
     opened: Option<VolumeKey>,
+    /// The hidden volume to protect.
+    hidden: Option<HiddenKey>,
     /// For another try.
     input: KeyInput,
+    /// For another try with the hidden volume.
+    hidden_input: Option<KeyInput>,
     stdin_use: StdinUse,
     place: String,
     /// A wrong passphrase is an error, unlike that of a plain volume.
@@ -289,9 +307,26 @@ impl VolumeSpec {
             VolumeFormat::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
             VolumeFormat::Table => None,
         };
+        let hidden = match &self.kind {
+            VolumeFormat::Tcrypt(TcryptSpec { hidden: Some(hidden), .. }) => Some(hidden),
+            _ => None,
+        };
+        let hidden_input = hidden.map(|hidden| hidden.key.clone());
+        let hidden = hidden.map(|hidden| hidden.read(&place, stdin_use)).transpose()?;
         let detects_wrong_key = !matches!(self.kind, VolumeFormat::Plain(_) | VolumeFormat::Table);
         let input = self.key.clone();
-        Ok(Prepared { options, locked, key, opened, input, stdin_use, place, detects_wrong_key })
+        Ok(Prepared {
+            options,
+            locked,
+            key,
+            opened,
+            hidden,
+            input,
+            hidden_input,
+            stdin_use,
+            place,
+            detects_wrong_key,
+        })
     }
 
     /// All steps together; `raw` opens the file without encryption.
@@ -313,7 +348,7 @@ impl VolumeSpec {
         Ok(match &self.kind {
             VolumeFormat::Luks(luks) => luks.options(options, is_written)?,
             VolumeFormat::Plain(plain) => options.plain(plain.options()),
-            VolumeFormat::Tcrypt(tcrypt) => tcrypt.options(options)?,
+            VolumeFormat::Tcrypt(tcrypt) => tcrypt.options(options, is_written)?,
             VolumeFormat::Bitlk(limits) => options.kdf_limits(*limits).bitlk(),
             VolumeFormat::Table => options.table_text(read_table(&self.path)?),
         })
@@ -407,18 +442,58 @@ impl LuksSpec {
 }
 
 impl TcryptSpec {
-    fn options(&self, options: Options) -> Result<Options, Failure> {
-        let keyfile = |path: &PathBuf| {
-            let file = KeyFile::from(path.clone());
-            file.read_at_most(TCRYPT_KEYFILE_LEN_BYTES)
-        };
-        let keyfiles = self.keyfiles.iter().map(keyfile).collect::<Result<_, _>>()?;
+    fn options(&self, options: Options, is_written: bool) -> Result<Options, Failure> {
+        if self.hidden.is_some() && self.kind != TcryptKind::Normal {
+            return Err(Failure::failed(
+                "--protect-hidden is for the outer volume; leave it out to open the hidden volume \
+                 or a system",
+            ));
+        }
+        if self.hidden.is_some() && !is_written {
+            return Err(Failure::failed(
+                "--protect-hidden is for a volume that is written: with --read-only, and in a \
+                 command that only reads, nothing can change the hidden volume",
+            ));
+        }
+        let keyfiles = contents(&self.keyfiles)?;
         let kind = self.kind;
         let backup = self.backup;
         let pim = self.pim;
         let tcrypt = TcryptOptions { kind, backup, pim, keyfiles, ..TcryptOptions::default() };
         Ok(options.kdf_limits(self.limits).tcrypt(tcrypt))
     }
+}
+
+impl TcryptSpec {
+    /// Files with secrets beside the passphrase.
+    fn paths(&self) -> Vec<&Path> {
+        let hidden = self.hidden.as_ref();
+        let of_hidden = hidden.into_iter().flat_map(|hidden| &hidden.keyfiles);
+        let keyfiles = self.keyfiles.iter().chain(of_hidden).map(PathBuf::as_path);
+        keyfiles.chain(hidden.and_then(|hidden| hidden.key.path())).collect()
+    }
+}
+
+impl HiddenSpec {
+    /// Reads its secrets.
+    fn read(&self, place: &str, stdin_use: StdinUse) -> Result<HiddenKey, Failure> {
+        let passphrase = self.key.read(&hidden_in(place), stdin_use)?;
+        Ok(HiddenKey { passphrase, pim: self.pim, keyfiles: contents(&self.keyfiles)? })
+    }
+}
+
+/// The hidden volume in questions and errors.
+fn hidden_in(place: &str) -> String {
+    format!("the hidden volume in {place}")
+}
+
+/// The contents of keyfiles, as far as they count.
+fn contents(keyfiles: &[PathBuf]) -> Result<Vec<SecretBytes>, Failure> {
+    let content = |path: &PathBuf| {
+        let file = KeyFile::from(path.clone());
+        Ok(file.read_at_most(TCRYPT_KEYFILE_LEN_BYTES)?)
+    };
+    keyfiles.iter().map(content).collect()
 }
 
 impl LuksVersion {
@@ -480,18 +555,42 @@ impl Prepared {
             return Ok(Unlocked { options, locked, key });
         };
         let asks = self.input.asks_a_person(self.stdin_use) && self.detects_wrong_key;
-        let mut tries_left = if asks { TRIES } else { 1 };
-        loop {
+        let mut tries = Tries { left: if asks { TRIES } else { 1 } };
+        let opened = loop {
             match locked.unlock(&key) {
-                Ok(key) => return Ok(Unlocked { options, locked, key }),
-                Err(error) if error.is_wrong_key() && tries_left > 1 => {
-                    tries_left -= 1;
-                    say(&format!("{error}; try again"));
-                    key = Key::Passphrase(self.input.read(&self.place, self.stdin_use)?);
-                }
-                Err(error) => return Err(error.into()),
+                Ok(opened) => break opened,
+                Err(error) => tries.again(error)?,
             }
+            key = Key::Passphrase(self.input.read(&self.place, self.stdin_use)?);
+        };
+        let (Some(mut hidden), Some(input)) = (self.hidden, self.hidden_input) else {
+            return Ok(Unlocked { options, locked, key: opened });
+        };
+        let mut tries = Tries { left: if input.asks_a_person(self.stdin_use) { TRIES } else { 1 } };
+        loop {
+            match locked.protect_hidden(&opened, &hidden) {
+                Ok(key) => return Ok(Unlocked { options, locked, key }),
+                Err(error) => tries.again(error)?,
+            }
+            hidden.passphrase = input.read(&hidden_in(&self.place), self.stdin_use)?;
         }
+    }
+}
+
+/// The tries of a person for a passphrase.
+struct Tries {
+    left: u32,
+}
+
+impl Tries {
+    /// Says that the passphrase is wrong; fails with the error if no try is left.
+    fn again(&mut self, error: Error) -> Result<(), Failure> {
+        if !error.is_wrong_key() || self.left <= 1 {
+            return Err(error.into());
+        }
+        self.left -= 1;
+        say(&format!("{error}; try again"));
+        Ok(())
     }
 }
 
@@ -512,19 +611,16 @@ impl VolumeSpec {
             | VolumeFormat::Bitlk(_)
             | VolumeFormat::Table => None,
         };
-        let key = match &self.key.source {
-            KeySource::File(path) => Some(path.as_path()),
-            _ => None,
-        };
-        let keyfiles = match &self.kind {
-            VolumeFormat::Tcrypt(tcrypt) => tcrypt.keyfiles.as_slice(),
+        let key = self.key.path();
+        let of_tcrypt = match &self.kind {
+            VolumeFormat::Tcrypt(tcrypt) => tcrypt.paths(),
             VolumeFormat::Luks(_)
             | VolumeFormat::Plain(_)
             | VolumeFormat::Bitlk(_)
-            | VolumeFormat::Table => &[],
+            | VolumeFormat::Table => Vec::new(),
         };
         let named = [Some(self.path.as_path()), header, key].into_iter().flatten();
-        named.chain(keyfiles.iter().map(PathBuf::as_path)).collect()
+        named.chain(of_tcrypt).collect()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Commands at a terminal: a pseudo-terminal whose other end is the test.
 
 mod lab;
+#[path = "../../crypt/tests/tcrypt_maker/mod.rs"]
+mod tcrypt_maker;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -94,6 +96,25 @@ fn wrong_passphrase_can_be_tried_three_times() {
     assert_eq!(status.code(), Some(2), "{screen}");
     assert_eq!(screen.matches("error: ").count(), 1, "{screen}");
     assert!(!lab.path("never").exists());
+}
+
+#[test]
+fn passphrase_of_a_hidden_volume_to_protect_is_asked_for_and_can_be_tried_again() {
+    let lab = Lab::new();
+    lab.write("vol", tcrypt_maker::with_hidden(b"outer", b"hidden"));
+    lab.write("in", "new");
+    let words = ["load", "vol", "-i", "in", "--allow-short", "--type", "tcrypt"];
+    let words = [&words[..], &["--protect-hidden", "--max-kdf-time", "0"]].concat();
+    let mut session = Session::start(&lab, &words);
+    session.expect("Enter passphrase for vol: ");
+    session.type_in("outer\n");
+    for passphrase in ["wrong", "outer", "hidden"] {
+        session.expect("Enter passphrase for the hidden volume in vol: ");
+        session.type_in(&format!("{passphrase}\n"));
+    }
+    let (status, screen) = session.end();
+    assert!(status.success(), "{screen}");
+    assert_eq!(screen.matches("cannot be protected; try again").count(), 2, "{screen}");
 }
 
 #[test]

@@ -104,6 +104,15 @@ pub enum Error {
         /// Skipped key derivations, each with its reason.
         untried: Vec<String>,
     },
+    /// No header of a hidden volume opens, so its place is unknown.
+    #[error(
+        "no hidden volume opens with its passphrase, PIM and keyfiles{}, so it cannot be protected",
+        not_tried(.untried)
+    )]
+    NoHidden {
+        /// Skipped key derivations, each with its reason.
+        untried: Vec<String>,
+    },
     /// No header of a BitLocker volume.
     #[error("no BitLocker volume found{}", held(.0))]
     NotBitlk(Option<Signature>),

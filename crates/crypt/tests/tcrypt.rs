@@ -2,6 +2,8 @@
 //! headers and prints the same keys and place, as far as its library has the ciphers without the
 //! kernel: AES alone. The names of cipher and hash keep it from trying others, which would end it.
 
+mod tcrypt_maker;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -11,108 +13,10 @@ use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::{Argon2Variant, Kdf, KdfLimits};
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_crypt::tcrypt::{self, Options, VolumeKind};
-
-const DISK_LEN: usize = 400 << 10;
-const AREA: usize = 128 << 10;
-const VOLUME_LEN: u64 = 64 << 10;
-
-/// A header to write.
-struct Written<'a> {
-    magic: &'a [u8; 4],
-    version: u16,
-    names: &'a [&'a str],
-    mode: &'a str,
-    kdf: Kdf,
-    at: usize,
-    hidden_len: u64,
-    encrypted_len: u64,
-}
-
-impl Default for Written<'_> {
-    fn default() -> Self {
-        Self {
-            magic: b"TRUE",
-            version: 5,
-            names: &["aes"],
-            mode: "xts-plain64",
-            kdf: pbkdf2(HashAlgorithm::Sha512, 1000),
-            at: 0,
-            hidden_len: 0,
-            encrypted_len: VOLUME_LEN,
-        }
-    }
-}
-
-fn pbkdf2(hash: HashAlgorithm, iterations: u32) -> Kdf {
-    Kdf::Pbkdf2 { hash, iterations }
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1)))
-    })
-}
-
-/// The keys of an area for a cipher after the other.
-fn keys(names: usize, mode: &str, area: &[u8]) -> Vec<Vec<u8>> {
-    let part = |at: usize, len: usize| area[at..at + len].to_vec();
-    (0..names)
-        .map(|index| match mode {
-            "xts-plain64" => [part(32 * index, 32), part(32 * (names + index), 32)].concat(),
-            _ => [part(32 * (index + 1), 32), part(0, 16)].concat(),
-        })
-        .collect()
-}
-
-impl Written<'_> {
-    /// One cipher after the other, first to last.
-    fn encrypt(&self, area: &[u8], data: &mut [u8], sector: u64) {
-        for (name, key) in self.names.iter().zip(keys(self.names.len(), self.mode, area)) {
-            let spec = CipherSpec::parse(&format!("{name}-{}", self.mode)).unwrap();
-            let cipher = SectorCipher::new(&spec, &key, 512, false).unwrap();
-            cipher.encrypt_in_place(data, sector);
-        }
-    }
-
-    /// Area of the volume's keys.
-    fn area() -> Vec<u8> {
-        (0..256_u32).map(|at| (at * 7 + 3) as u8).collect()
-    }
-
-    /// A disk with this header and, in its volume, sectors with their number.
-    fn disk(&self, password: &[u8]) -> Vec<u8> {
-        let mut disk = vec![0x33; DISK_LEN];
-        let mut header = vec![0; 512];
-        header[..4].copy_from_slice(self.magic);
-        header[4..6].copy_from_slice(&self.version.to_be_bytes());
-        header[6..8].copy_from_slice(&0x0700_u16.to_be_bytes());
-        header[8..12].copy_from_slice(&crc32(&Self::area()).to_be_bytes());
-        header[28..36].copy_from_slice(&self.hidden_len.to_be_bytes());
-        header[36..44].copy_from_slice(&VOLUME_LEN.to_be_bytes());
-        header[44..52].copy_from_slice(&(AREA as u64).to_be_bytes());
-        header[52..60].copy_from_slice(&self.encrypted_len.to_be_bytes());
-        header[64..68].copy_from_slice(&512_u32.to_be_bytes());
-        header[192..448].copy_from_slice(&Self::area());
-        let sum = crc32(&header[..188]);
-        header[188..192].copy_from_slice(&sum.to_be_bytes());
-        let salt = [0x5c; 64];
-        let mut key = vec![0; 192];
-        self.kdf.derive(password, &salt, &mut key, &KdfLimits::default()).unwrap();
-        self.encrypt(&key, &mut header, 0);
-        disk[self.at..self.at + 64].copy_from_slice(&salt);
-        disk[self.at + 64..self.at + 512].copy_from_slice(&header[..448]);
-        let mut data = plaintext();
-        let first = if self.mode == "xts-plain64" { AREA as u64 / 512 } else { 0 };
-        self.encrypt(&Self::area(), &mut data, first);
-        disk[AREA..AREA + data.len()].copy_from_slice(&data);
-        disk
-    }
-}
-
-fn plaintext() -> Vec<u8> {
-    (0..VOLUME_LEN).map(|at| (at / 512 + at % 13) as u8).collect()
-}
+use blockyard_crypt::tcrypt::{self, HiddenKey, Options, VolumeKind};
+use tcrypt_maker::{
+    AREA, DISK_LEN, HIDDEN, OUTER, VOLUME_LEN, Written, keys, pbkdf2, plaintext, with_hidden,
+};
 
 fn secret(bytes: &[u8]) -> SecretBytes {
     SecretBytes::copy_of(bytes)
@@ -325,4 +229,73 @@ fn damaged_unfinished_and_costly_volumes_are_refused() {
     assert!(long.contains("at most 128"), "{long}");
     let short = whole[..AREA + 1024].to_vec();
     assert!(matches!(opened(&short, b"p", &cheap()), Err(Error::DataDevice(_))));
+}
+
+/// The protected sectors of an outer volume.
+fn protected(disk: &[u8], options: &Options, passphrase: &[u8]) -> Result<Vec<(u64, u64)>, Error> {
+    let outer = Options { kind: VolumeKind::Normal, ..options.clone() };
+    let unlocked = tcrypt::unlock(&disk, &secret(b"outer"), &outer).unwrap();
+    let outer = unlocked.crypt_params(disk.len() as u64).unwrap();
+    let hidden = HiddenKey { passphrase: secret(passphrase), pim: None, keyfiles: Vec::new() };
+    let found = tcrypt::hidden_sectors(&disk, &outer, options, &hidden)?;
+    Ok(found.ranges().iter().map(|range| (range.start, range.end)).collect())
+}
+
+/// A range of bytes in sectors of a volume that starts at `from`.
+fn sectors(bytes: std::ops::Range<usize>, from: usize) -> (u64, u64) {
+    ((bytes.start - from) as u64 / 512, (bytes.end - from) as u64 / 512)
+}
+
+#[test]
+fn hidden_sectors_are_those_of_the_hidden_volume_and_of_its_header_in_the_outer_data() {
+    let disk = with_hidden(b"outer", b"hidden");
+    let data = sectors(HIDDEN, OUTER.start);
+    assert_eq!(protected(&disk, &cheap(), b"hidden").unwrap(), [data]);
+
+    // Before version 4: the outer volume has the rest of the disk, and the hidden header is in it.
+    let end = DISK_LEN - 1536;
+    let data = end - VOLUME_LEN as usize..end;
+    let outer = Written { version: 3, data: 512..DISK_LEN, encrypted_len: 0, ..Written::default() };
+    let hidden = Written {
+        version: 3,
+        at: end,
+        data: data.clone(),
+        hidden_len: VOLUME_LEN,
+        ..Written::default()
+    };
+    let mut disk = outer.disk(b"outer");
+    hidden.write_to(&mut disk, b"hidden");
+    let header = sectors(end..end + 512, 512);
+    assert_eq!(protected(&disk, &cheap(), b"hidden").unwrap(), [sectors(data, 512), header]);
+
+    // A new hidden volume in an old outer one: both of its headers are in the outer data.
+    let mut disk = outer.disk(b"outer");
+    let hidden = Written { at: 65_536, hidden_len: VOLUME_LEN, ..Written::default() };
+    hidden.write_to(&mut disk, b"hidden");
+    let ranges = [AREA..AREA + VOLUME_LEN as usize, 65_536..131_072, DISK_LEN - 65_536..DISK_LEN];
+    let ranges = ranges.map(|range| sectors(range, 512));
+    assert_eq!(protected(&disk, &cheap(), b"hidden").unwrap(), ranges);
+}
+
+#[test]
+fn volume_without_a_hidden_one_in_it_is_not_protected() {
+    let disk = with_hidden(b"outer", b"hidden");
+    for passphrase in [&b"other"[..], b"outer"] {
+        let error = protected(&disk, &cheap(), passphrase).unwrap_err();
+        assert!(matches!(error, Error::NoHidden { .. }), "{error}");
+    }
+    for kind in [VolumeKind::Hidden, VolumeKind::System] {
+        let error = protected(&disk, &Options { kind, ..cheap() }, b"hidden").unwrap_err();
+        assert!(error.to_string().contains("only an outer volume"), "{error}");
+    }
+    // One sector leaves the outer volume, at either end.
+    for data in
+        [OUTER.end - HIDDEN.len() + 512..OUTER.end + 512, AREA - 512..HIDDEN.len() + AREA - 512]
+    {
+        let mut disk = with_hidden(b"outer", b"hidden");
+        let hidden = Written { at: 65_536, data, hidden_len: VOLUME_LEN, ..Written::default() };
+        hidden.write_to(&mut disk, b"hidden");
+        let error = protected(&disk, &cheap(), b"hidden").unwrap_err().to_string();
+        assert!(error.contains("but the outer volume is in sectors 256 to 544"), "{error}");
+    }
 }

@@ -28,6 +28,7 @@ pub mod nbd;
 pub mod pages;
 mod poll;
 pub mod process;
+pub mod protect;
 mod ranges;
 pub mod recording;
 mod ring;

@@ -23,6 +23,8 @@ use blockyard_engine::dm::words::{
     announced, may_be_key, number, sector_size, shown, write_announced,
 };
 
+use crate::protect::PROTECT;
+
 /// Greatest number of a key's digits. The longest keys are those of lmk: 65 of 32 bytes, 4160
 /// digits.
 const KEY_DIGITS_MAX: usize = 8192;
@@ -81,9 +83,9 @@ impl Arguments for CryptArguments {
     }
 }
 
-/// All targets that need no program: those of the engine, and [`CRYPT`].
+/// All targets that need no program: those of the engine, [`CRYPT`] and [`PROTECT`].
 pub fn targets() -> impl Iterator<Item = &'static TargetType> {
-    blockyard_engine::dm::registry::TARGETS.iter().copied().chain([&CRYPT])
+    blockyard_engine::dm::registry::TARGETS.iter().copied().chain([&CRYPT, &PROTECT])
 }
 
 /// Parses the tables of one or several devices. `own` are the targets of the program.
@@ -96,7 +98,7 @@ pub fn parse(
 ) -> Result<Vec<MappedDevice>, TableError> {
     let text = std::str::from_utf8(text.as_slice())
         .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })?;
-    let own: Vec<&TargetType> = [&CRYPT].into_iter().chain(own.iter().copied()).collect();
+    let own: Vec<&TargetType> = [&CRYPT, &PROTECT].into_iter().chain(own.iter().copied()).collect();
     line::parse(text, &own)
 }
 

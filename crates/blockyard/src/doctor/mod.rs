@@ -31,7 +31,7 @@ use blockyard_host::nbd::uri::Uri;
 
 use crate::error::contained;
 use crate::limit::Limit;
-use crate::status::Loss;
+use crate::status::{Loss, RefusedWrite};
 use crate::{Control, Error, Place, memory};
 
 pub use serving::Serving;
@@ -222,6 +222,8 @@ pub enum Fact {
     },
     /// Acknowledged writes may be lost.
     Lost(Loss),
+    /// A write to protected sectors was refused, so all writes fail.
+    WriteRefused(RefusedWrite),
     /// Requests have failed since the volume was opened.
     Errors {
         /// Their number.
@@ -324,6 +326,7 @@ impl Fact {
             | Self::OldHeader(_)
             | Self::OpenAddress { .. }
             | Self::Lost(_)
+            | Self::WriteRefused(_)
             | Self::Errors { .. } => Severity::Risky,
             Self::NoAesInstructions
             | Self::Governor { .. }

@@ -65,6 +65,7 @@ impl Export<'_> {
         let is_suspended = self.device.state == State::Suspended;
         let facts = [
             self.device.loss.clone().map(Fact::Lost),
+            self.device.refused_write.map(Fact::WriteRefused),
             (requests > 0).then_some(Fact::Errors { requests }),
             (is_suspended || held > 0).then_some(Fact::Suspended { requests: held }),
             (self.device.key == KeyState::Wiped).then_some(Fact::KeyWiped),
@@ -116,6 +117,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::status::RefusedWrite;
 
     /// One second of a volume with 1000 requests; each spends this time in the cipher, after
     /// waiting nine times as long for earlier ones.
@@ -179,6 +181,10 @@ mod tests {
         let multipath = json!(["0 8 multipath 0 0 1 1 round-robin 0 1 0 8:0"]);
         for (more, wanted) in [
             (json!({ "errors": 3 }), Fact::Errors { requests: 3 }),
+            (
+                json!({ "refused_write": { "sector": 8, "sectors": 1, "at_unix_s": 7 } }),
+                Fact::WriteRefused(RefusedWrite { sector: 8, sectors: 1, at_unix_s: 7 }),
+            ),
             (json!({ "state": "suspended", "held_bios": 2 }), Fact::Suspended { requests: 2 }),
             (json!({ "key": "wiped" }), Fact::KeyWiped),
             (json!({ "parked_parts": 4 }), Fact::BuffersTaken { parts: 4 }),

@@ -119,7 +119,7 @@ impl Luks {
     ) -> Result<VolumeKey, blockyard_crypt::Error> {
         let options = UnlockOptions { keyslot: Some(keyslot), ..self.options };
         self.params_with(passphrase, &options)
-            .map(|params| VolumeKey(vec![VolumePart::Crypt(params)]))
+            .map(|params| VolumeKey::of(vec![VolumePart::Crypt(params)]))
     }
 }
 

@@ -18,6 +18,8 @@
 mod requests;
 mod snapshot;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -64,6 +66,8 @@ pub struct VolumeStatus {
     pub key: KeyState,
     /// The failure after which flushes and writes fail.
     pub loss: Option<Loss>,
+    /// The write to protected sectors after which writes fail.
+    pub refused_write: Option<RefusedWrite>,
     /// Table lines, like `dmsetup table`, with keys hidden.
     pub table: Vec<String>,
     /// Status lines, like `dmsetup status`.
@@ -114,6 +118,30 @@ pub struct Loss {
     pub at_unix_s: u64,
     /// Error of failing flushes and writes.
     pub status: String,
+}
+
+/// The first write to protected sectors, for example those of a hidden volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedWrite {
+    /// Its first sector.
+    pub sector: u64,
+    /// Its length.
+    pub sectors: u64,
+    /// Seconds since 1970.
+    pub at_unix_s: u64,
+}
+
+impl fmt::Display for RefusedWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.sector.saturating_add(self.sectors.saturating_sub(1));
+        write!(
+            f,
+            "a write to sectors {} to {last} would have changed protected sectors, so all writes \
+             fail until the volume is closed",
+            self.sector
+        )
+    }
 }
 
 /// Parameters of a crypt line with the adaptive pipeline.

@@ -3,14 +3,15 @@
 use std::time::SystemTime;
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_host::protect;
 use blockyard_host::stages::{self, KindTimes, RequestKind, Stage};
 use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts};
 use blockyard_host::{RingKind, ring_kind};
 
 use super::{
-    Activity, Adaptive, Bios, Ciphers, Counts, KeyState, KindRequests, Loss, Parts, Requests,
-    Rings, StageTimes, State, Status, Threads, VolumeStatus, Work,
+    Activity, Adaptive, Bios, Ciphers, Counts, KeyState, KindRequests, Loss, Parts, RefusedWrite,
+    Requests, Rings, StageTimes, State, Status, Threads, VolumeStatus, Work,
 };
 
 impl Status {
@@ -37,6 +38,7 @@ impl VolumeStatus {
             state: if status.is_suspended { State::Suspended } else { State::Active },
             key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
             loss: status.loss.as_ref().map(Loss::from),
+            refused_write: status.refused_write.map(RefusedWrite::from),
             table: lines(&status.table),
             status: lines(&status.targets),
             pipelines: status.pipelines,
@@ -135,14 +137,24 @@ impl Counts {
 
 impl From<&blockyard_host::durability::Loss> for Loss {
     fn from(loss: &blockyard_host::durability::Loss) -> Self {
-        let since_epoch = loss.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
             device: loss.device.clone(),
             problem: loss.problem.clone(),
-            at_unix_s: since_epoch.as_secs(),
+            at_unix_s: unix_s(loss.at),
             status: loss.status.to_string(),
         }
     }
+}
+
+impl From<protect::RefusedWrite> for RefusedWrite {
+    fn from(refused: protect::RefusedWrite) -> Self {
+        let protect::RefusedWrite { sector, sectors, at } = refused;
+        Self { sector, sectors, at_unix_s: unix_s(at) }
+    }
+}
+
+fn unix_s(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl From<AdaptiveStatus> for Adaptive {

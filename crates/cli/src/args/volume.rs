@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use super::{KeyArgs, TokenArgs};
 use crate::failure::Failure;
 use crate::size::parse_size;
-use crate::volume_spec::{LuksSpec, PlainSpec, TcryptSpec, VolumeFormat, VolumeSpec};
+use crate::volume_spec::{HiddenSpec, LuksSpec, PlainSpec, TcryptSpec, VolumeFormat, VolumeSpec};
 
 /// Values of `--type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,7 +64,8 @@ pub(crate) struct VolumeArgs {
                                 "keyfile_size", "key_fd", "key_command", "key_credential",
                                 "token_only", "token_id", "token_type", "partition",
                                 "tcrypt_hidden", "tcrypt_system", "tcrypt_backup",
-                                "tcrypt_keyfile", "veracrypt_pim", "cipher", "key_size", "hash",
+                                "tcrypt_keyfile", "veracrypt_pim", "protect_hidden",
+                                "cipher", "key_size", "hash",
                                 "offset", "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
@@ -231,6 +232,63 @@ pub(crate) struct TcryptArgs {
     /// VeraCrypt's personal iterations multiplier
     #[arg(long, value_name = "N")]
     pub(crate) veracrypt_pim: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) protect: ProtectArgs,
+}
+
+/// Protection of the hidden volume in an outer volume.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options of --type tcrypt")]
+pub(crate) struct ProtectArgs {
+    /// Protect the hidden volume in this outer volume from writes
+    ///
+    /// The passphrase of the hidden volume is asked for too. The first write that would change the
+    /// hidden volume fails, and from then on all writes fail until the volume is closed.
+    #[arg(long, conflicts_with_all = ["tcrypt_hidden", "tcrypt_system"])]
+    pub(crate) protect_hidden: bool,
+
+    /// Read the passphrase of the hidden volume from a file, byte for byte
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "protect_hidden")]
+    pub(crate) protect_hidden_key_file: Option<PathBuf>,
+
+    /// Keyfile of the hidden volume, beside its passphrase; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "protect_hidden")]
+    pub(crate) protect_hidden_tcrypt_keyfile: Vec<PathBuf>,
+
+    /// VeraCrypt's personal iterations multiplier of the hidden volume
+    #[arg(long, value_name = "N", requires = "protect_hidden")]
+    pub(crate) protect_hidden_veracrypt_pim: Option<u32>,
+}
+
+impl ProtectArgs {
+    /// The first given option.
+    fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.protect_hidden, "--protect-hidden"),
+            (self.protect_hidden_key_file.is_some(), "--protect-hidden-key-file"),
+            (!self.protect_hidden_tcrypt_keyfile.is_empty(), "--protect-hidden-tcrypt-keyfile"),
+            (self.protect_hidden_veracrypt_pim.is_some(), "--protect-hidden-veracrypt-pim"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
+    /// The hidden volume, if it is to be protected.
+    fn spec(&self) -> Result<Option<HiddenSpec>, Failure> {
+        match (self.protect_hidden, self.first_given()) {
+            (false, None) => return Ok(None),
+            (false, Some(option)) => {
+                return Err(Failure::failed(format!("{option} needs --protect-hidden")));
+            }
+            (true, _) => {}
+        }
+        let key = KeyArgs { key_file: self.protect_hidden_key_file.clone(), ..KeyArgs::default() };
+        Ok(Some(HiddenSpec {
+            key: key.input(),
+            pim: self.protect_hidden_veracrypt_pim,
+            keyfiles: self.protect_hidden_tcrypt_keyfile.clone(),
+        }))
+    }
 }
 
 impl TcryptArgs {
@@ -243,23 +301,25 @@ impl TcryptArgs {
             (!self.tcrypt_keyfile.is_empty(), "--tcrypt-keyfile"),
             (self.veracrypt_pim.is_some(), "--veracrypt-pim"),
         ];
-        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+        let first = given.into_iter().find_map(|(is_given, option)| is_given.then_some(option));
+        first.or_else(|| self.protect.first_given())
     }
 
     /// The volume that the options describe.
-    pub(crate) fn spec(&self, limits: KdfLimits) -> TcryptSpec {
+    pub(crate) fn spec(&self, limits: KdfLimits) -> Result<TcryptSpec, Failure> {
         let kind = match (self.tcrypt_hidden, self.tcrypt_system) {
             (true, _) => TcryptKind::Hidden,
             (false, true) => TcryptKind::System,
             (false, false) => TcryptKind::Normal,
         };
-        TcryptSpec {
+        Ok(TcryptSpec {
             kind,
             backup: self.tcrypt_backup,
             pim: self.veracrypt_pim,
             keyfiles: self.tcrypt_keyfile.clone(),
             limits,
-        }
+            hidden: self.protect.spec()?,
+        })
     }
 }
 

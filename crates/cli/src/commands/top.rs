@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use blockyard::limit::Limit;
-use blockyard::status::{Activity, KindRequests, Loss, Shares, State, Threads, VolumeStatus};
+use blockyard::status::{
+    Activity, KindRequests, Loss, RefusedWrite, Shares, State, Threads, VolumeStatus,
+};
 use blockyard::{Control, RequestKind, Stage, Status, StopSignal};
 use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -169,6 +171,7 @@ struct VolumeReport<'a> {
     exports: &'a [String],
     state: State,
     loss: Option<&'a Loss>,
+    refused_write: Option<&'a RefusedWrite>,
     in_flight: u64,
     connections: u64,
     limit: Option<Limit>,
@@ -210,6 +213,7 @@ impl<'a> VolumeReport<'a> {
             exports: &device.exports,
             state: device.state,
             loss: device.loss.as_ref(),
+            refused_write: device.refused_write.as_ref(),
             in_flight: device.counts.in_flight,
             connections: device.counts.connections,
             limit: activity.limit_since(before),
@@ -230,10 +234,11 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
     let names: Vec<String> = device.exports.iter().map(|name| format!("{name:?}")).collect();
     let activity = &device.activity;
     let mut text = printable(&format!(
-        "export {}: {}{}, {}, {} in flight",
+        "export {}: {}{}{}, {}, {} in flight",
         names.join(", "),
         device.state.name(),
         if device.loss.is_none() { "" } else { ", flushes and writes fail (see status)" },
+        if device.refused_write.is_none() { "" } else { ", writes fail (see status)" },
         human_count(device.counts.connections, "connection"),
         device.counts.in_flight,
     ));

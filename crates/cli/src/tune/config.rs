@@ -6,7 +6,7 @@ use blockyard::tune::Settings;
 use serde::Serialize;
 
 use super::settings::options;
-use crate::args::{VolumeArgs, VolumeType};
+use crate::args::{TcryptArgs, VolumeArgs, VolumeType};
 use crate::failure::{Failure, printable};
 
 #[derive(Serialize)]
@@ -108,6 +108,14 @@ struct Tcrypt {
     tcrypt_keyfiles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     veracrypt_pim: Option<u32>,
+    #[serde(skip_serializing_if = "is_false")]
+    protect_hidden: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protect_hidden_key_file: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    protect_hidden_tcrypt_keyfiles: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protect_hidden_veracrypt_pim: Option<u32>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
@@ -155,13 +163,7 @@ fn described(volume: &VolumeArgs) -> Export {
             VolumeType::Plain => "plain",
         }),
         partition: volume.partition.partition.clone(),
-        tcrypt: Tcrypt {
-            tcrypt_hidden: volume.tcrypt.tcrypt_hidden,
-            tcrypt_system: volume.tcrypt.tcrypt_system,
-            tcrypt_backup: volume.tcrypt.tcrypt_backup,
-            tcrypt_keyfiles: volume.tcrypt.tcrypt_keyfile.iter().map(path).collect(),
-            veracrypt_pim: volume.tcrypt.veracrypt_pim,
-        },
+        tcrypt: described_tcrypt(&volume.tcrypt),
         luks: Luks { header: volume.header.header.as_ref().map(path), key_slot: volume.key_slot },
         key_file: KeyFile {
             key_file: volume.key.key_file.as_ref().filter(|file| file.as_os_str() != "-").map(path),
@@ -180,6 +182,27 @@ fn described(volume: &VolumeArgs) -> Export {
         },
         direct: volume.direct,
         ..Export::default()
+    }
+}
+
+fn described_tcrypt(tcrypt: &TcryptArgs) -> Tcrypt {
+    let path = |path: &std::path::PathBuf| absolute(path);
+    let protect = &tcrypt.protect;
+    let hidden_key = protect.protect_hidden_key_file.as_ref();
+    Tcrypt {
+        tcrypt_hidden: tcrypt.tcrypt_hidden,
+        tcrypt_system: tcrypt.tcrypt_system,
+        tcrypt_backup: tcrypt.tcrypt_backup,
+        tcrypt_keyfiles: tcrypt.tcrypt_keyfile.iter().map(path).collect(),
+        veracrypt_pim: tcrypt.veracrypt_pim,
+        protect_hidden: protect.protect_hidden,
+        protect_hidden_key_file: hidden_key.filter(|file| file.as_os_str() != "-").map(path),
+        protect_hidden_tcrypt_keyfiles: protect
+            .protect_hidden_tcrypt_keyfile
+            .iter()
+            .map(path)
+            .collect(),
+        protect_hidden_veracrypt_pim: protect.protect_hidden_veracrypt_pim,
     }
 }
 

@@ -67,6 +67,16 @@ impl Nbd {
         self.ask(3, 0, 0, &[])
     }
 
+    /// `NBD_CMD_TRIM`; returns the error.
+    pub(crate) fn trim(&mut self, offset: u64, len: u32) -> u32 {
+        self.ask(4, offset, len, &[])
+    }
+
+    /// `NBD_CMD_WRITE_ZEROES`; returns the error.
+    pub(crate) fn zero(&mut self, offset: u64, len: u32) -> u32 {
+        self.ask(6, offset, len, &[])
+    }
+
     pub(crate) fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
         assert_eq!(self.ask(0, offset, len as u32, &[]), 0);
         let mut bytes = vec![0; len];

@@ -17,7 +17,7 @@ pub(super) const KEYS: Range<usize> = 192..448;
 /// Place of the checksum of all that precedes it.
 const CHECKSUM: usize = 188;
 /// Distance from the end of the volume to the hidden volume, before version 4.
-const OLD_HIDDEN_DISTANCE_BYTES: u64 = 1536;
+pub(super) const OLD_HIDDEN_DISTANCE_BYTES: u64 = 1536;
 
 /// The fields of an opened header; no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! ```text
 //!   passphrase, keyfiles -> keyfiles.rs -> kdf.rs: each KDF on its own core
 //!     -> ciphers.rs: each cipher and cascade -> header.rs: magic and checksums -> CryptParams
+//! outer volume, passphrase of the hidden one -> hidden.rs: sectors that no write may touch
 //! ```
 //!
 //! Nothing in a volume names its KDF, its cipher, or the format itself: a header is random bytes
@@ -15,6 +16,7 @@
 
 mod ciphers;
 mod header;
+mod hidden;
 mod kdf;
 mod keyfiles;
 
@@ -31,6 +33,7 @@ use crate::source::HeaderSource;
 use crate::stack::with_wiped_stack;
 
 pub use header::Header;
+pub use hidden::{HiddenKey, HiddenSectors, hidden_sectors};
 
 use kdf::{Candidate, HEADER_KEY_LEN_BYTES};
 

@@ -32,7 +32,7 @@ fn crypt_line_is_parsed() {
 #[test]
 fn wrong_arguments_name_what_is_wrong() {
     let unknown = problem("0 8 stripe /a 0");
-    assert!(unknown.ends_with("log-writes, multipath and crypt"), "{unknown}");
+    assert!(unknown.ends_with("log-writes, multipath, crypt and protect"), "{unknown}");
     assert!(problem("0 8 crypt aes").contains("crypt takes `<cipher> <key> <iv_offset> <device>"));
     let crypt = "0 8 crypt aes-xts-plain64 00 0 /a 0";
     assert!(problem(&format!("{crypt} 2 allow_discards")).contains("announces 2 options"));

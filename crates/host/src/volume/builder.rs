@@ -1,6 +1,5 @@
 //! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 
 use super::control::{Described, Keys};
-use super::crypt_mapping::crypt_device;
+use super::crypt_mapping::{Composition, crypt_devices};
 use super::mapped::Mapped;
 use super::placement::Placement;
 use super::{Volume, VolumeOptions};
@@ -46,7 +45,8 @@ impl Volume {
         params: &CryptParams,
         options: &VolumeOptions,
     ) -> Result<Self, Error> {
-        Self::from_parts(file, vec![VolumePart::Crypt(params.clone())], options)
+        let parts = vec![VolumePart::Crypt(params.clone())];
+        Self::from_parts(file, Composition { parts, ..Composition::default() }, options)
     }
 
     /// The volume of these parts of `file` or its part.
@@ -55,23 +55,26 @@ impl Volume {
     /// The cipher is not supported, the key does not fit, or the file is too short.
     pub fn from_parts(
         file: DeviceFile,
-        mut parts: Vec<VolumePart>,
+        mut composition: Composition,
         options: &VolumeOptions,
     ) -> Result<Self, Error> {
-        for part in &mut parts {
+        for part in &mut composition.parts {
             if let VolumePart::Crypt(params) = part {
                 params.flags.allow_discards |= options.allow_discards;
             }
         }
         let mut builder = Builder::new(options);
-        let mapping = crypt_device(&file, &parts)?;
-        builder.describe(slice::from_ref(&mapping));
-        let needs: Vec<_> = mapping.lines.iter().flat_map(|line| line.needs().devices).collect();
+        let devices = crypt_devices(&file, &composition)?;
+        builder.describe(&devices);
+        let (lowest, above) = devices.split_first().expect("the parts are a device");
+        let needs: Vec<_> = lowest.lines.iter().flat_map(|line| line.needs().devices).collect();
         let dev = builder.add_device(file.whole(), &needs)?;
-        for line in &mapping.lines {
-            let devs = line.needs().devices.iter().map(|_| dev).collect();
-            let target = builder.target_on(line, devs)?;
-            builder.extents.push(TableExtent::new(Sector(line.start), Sector(line.len), target));
+        builder.extents = builder.extents_on(lowest, dev)?;
+        for device in above {
+            let extents = std::mem::take(&mut builder.extents);
+            builder.below.push(Table::new(extents));
+            let dev = DevId::mapped(builder.below.len() - 1);
+            builder.extents = builder.extents_on(device, dev)?;
         }
         Ok(builder.build())
     }
@@ -154,6 +157,21 @@ impl<'a> Builder<'a> {
     fn describe(&mut self, devices: &[MappedDevice]) {
         self.described.table = devices.iter().map(MappedDevice::without_keys).collect();
         self.described.targets = devices.iter().map(MappedDevice::targets).collect();
+    }
+
+    /// The lines of a device that is on one other device.
+    fn extents_on(
+        &mut self,
+        mapping: &MappedDevice,
+        dev: DevId,
+    ) -> Result<Vec<TableExtent>, Error> {
+        let mut extents = Vec::new();
+        for line in &mapping.lines {
+            let devs = line.needs().devices.iter().map(|_| dev).collect();
+            let target = self.target_on(line, devs)?;
+            extents.push(TableExtent::new(Sector(line.start), Sector(line.len), target));
+        }
+        Ok(extents)
     }
 
     fn read_only(&self) -> bool {

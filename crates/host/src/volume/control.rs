@@ -29,6 +29,7 @@ use crate::device_thread::{Asked, DeviceThread};
 use crate::durability::Loss;
 pub use crate::gate::Counts;
 use crate::gate::{Gate, Order};
+use crate::protect::{ProtectSpec, RefusedWrite};
 
 /// Time limit for bios in flight. Only an unresponsive device exceeds it, because no action of a
 /// client keeps a bio in flight.
@@ -100,6 +101,8 @@ pub struct Status {
     pub adaptive: Vec<AdaptiveStatus>,
     /// The failure after which flushes and writes fail.
     pub loss: Option<Loss>,
+    /// The write to protected sectors after which writes fail.
+    pub refused_write: Option<RefusedWrite>,
     /// Counts of all connections since the volume was opened.
     pub counts: Counts,
     /// Current number of connections.
@@ -336,6 +339,7 @@ impl Volume {
             pipelines,
             adaptive: self.described.adaptive.clone(),
             loss: self.parts.durability.loss(),
+            refused_write: refused_write(&loaded),
             counts,
             connections,
         }
@@ -353,6 +357,12 @@ impl Volume {
             self.parts.backend.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
         asked.collect()
     }
+}
+
+/// The write that a `protect` line has refused.
+fn refused_write(table: &Table) -> Option<RefusedWrite> {
+    let mut lines = table.layers().flat_map(Table::extents);
+    lines.find_map(|line| line.target().downcast::<ProtectSpec>()?.refused())
 }
 
 /// A shard of one line with a control path, without I/O: it has the state of a new connection.

@@ -1,29 +1,79 @@
 //! A crypt volume as an equivalent dm table.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use blockyard_crypt::params::{CryptParams, VolumePart};
 use blockyard_crypt::source::HeaderSource;
-use blockyard_engine::dm::line::{Line, MappedDevice};
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::DeviceArea;
+use blockyard_engine::dm::line::{Line, MAPPER_FOLDER, MappedDevice};
 use blockyard_engine::dm::zero::{ZERO, ZeroSpec};
 
 use crate::Error;
 use crate::file::DeviceFile;
 use crate::nbd::uri::Uri;
+use crate::protect::{PROTECT, ProtectArguments};
 use crate::table::{CRYPT, CryptArguments};
 
-/// The dm table for `parts` of `file`. It contains the key.
+/// Longest name that is taken from a file.
+const NAME_LEN: usize = 64;
+
+/// The parts of a volume, and its sectors that are never written.
+#[derive(Clone, Debug, Default)]
+pub struct Composition {
+    /// The parts, without gaps.
+    pub parts: Vec<VolumePart>,
+    /// Sectors of the volume that are never written: those of a hidden volume.
+    pub protected: Vec<Range<u64>>,
+}
+
+/// The dm table for the parts of `file`. It contains the key.
 ///
 /// # Errors
 /// The file is too short, or its name cannot be in a table.
-pub fn crypt_mapping(file: &DeviceFile, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
-    of_parts(file, &device_word(file.path())?, parts)
+pub fn crypt_mapping(
+    file: &DeviceFile,
+    composition: &Composition,
+) -> Result<Vec<MappedDevice>, Error> {
+    with_protection(file, &device_word(file.path())?, composition)
 }
 
 /// The table for display, with any file name.
-pub(super) fn crypt_device(file: &DeviceFile, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
-    of_parts(file, &file.path().display().to_string(), parts)
+pub(super) fn crypt_devices(
+    file: &DeviceFile,
+    composition: &Composition,
+) -> Result<Vec<MappedDevice>, Error> {
+    with_protection(file, &file.path().display().to_string(), composition)
+}
+
+/// The device of the parts, and the one that protects its sectors, if there are any.
+fn with_protection(
+    file: &DeviceFile,
+    device: &str,
+    composition: &Composition,
+) -> Result<Vec<MappedDevice>, Error> {
+    let mut outer = of_parts(file, device, &composition.parts)?;
+    if composition.protected.is_empty() {
+        return Ok(vec![outer]);
+    }
+    outer.name = plain_name(file.path());
+    let area = DeviceArea { dev: format!("{MAPPER_FOLDER}{}", outer.name), start: Sector(0) };
+    let protected = composition.protected.clone();
+    let arguments = Arc::new(ProtectArguments { area, protected });
+    let line = Line { start: 0, len: outer.len(), target: &PROTECT, arguments };
+    let name = format!("{}-protected", outer.name);
+    Ok(vec![outer, MappedDevice { name, lines: vec![line] }])
+}
+
+/// The name of a file as that of a mapped device.
+fn plain_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let plain = name.chars().take(NAME_LEN).map(|c| if is_plain(c) { c } else { '_' });
+    let plain: String = plain.collect();
+    if plain.is_empty() { "outer".into() } else { plain }
 }
 
 fn of_parts(file: &DeviceFile, device: &str, parts: &[VolumePart]) -> Result<MappedDevice, Error> {
@@ -88,6 +138,15 @@ fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_of_a_mapped_device_is_one_word() {
+        for (path, name) in
+            [("/a/secret.hc", "secret.hc"), ("/my disk#1", "my_disk_1"), ("/", "outer")]
+        {
+            assert_eq!(plain_name(Path::new(path)), name);
+        }
+    }
 
     #[test]
     fn names_that_a_table_would_read_otherwise_are_refused() {

@@ -26,7 +26,7 @@ use crate::file::{FileId, extents};
 use crate::write_log::WriteLog;
 
 use control::{Described, Keys};
-pub use crypt_mapping::crypt_mapping;
+pub use crypt_mapping::{Composition, crypt_mapping};
 pub use observed::Backing;
 pub use options::{PipelineChoice, Scheduling, VolumeOptions};
 pub use resize::Resized;

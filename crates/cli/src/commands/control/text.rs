@@ -37,6 +37,9 @@ fn device(device: &VolumeStatus) -> String {
     if let Some(loss) = &device.loss {
         line("loss:", &lost(loss));
     }
+    if let Some(refused) = &device.refused_write {
+        line("read-only:", &refused.to_string());
+    }
     device.table.iter().for_each(|value| line("table:", value));
     device.status.iter().for_each(|value| line("status:", value));
     device.pipelines.iter().for_each(|value| line("pipeline:", value));

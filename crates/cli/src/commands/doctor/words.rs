@@ -330,6 +330,10 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 command("resume", "--accept-loss")
             ),
         ),
+        Fact::WriteRefused(refused) => (
+            refused.to_string(),
+            "stop the clients and then the server, and keep less data in the outer volume".into(),
+        ),
         Fact::Errors { requests } => (
             format!("{requests} requests have failed since the volume was opened"),
             "dmesg, and smartctl -a on the disk below: copy what can be read first".into(),
