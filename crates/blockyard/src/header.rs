@@ -141,7 +141,7 @@ pub fn lock_warning(path: &Path) -> Option<String> {
     if !is_device {
         return None;
     }
-    let lock = HeaderFile::to_read(path, &Place::Whole).ok()?.lock_to_write().ok()?;
+    let lock = HeaderFile::to_read(path, &Place::Whole).ok()?.lock_to_read().ok()?;
     lock.warning().map(str::to_owned)
 }
 

@@ -7,11 +7,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock};
+use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock, uncached};
 use blockyard_host::nbd::uri::Uri;
 
 use crate::{Error, Place};
@@ -28,6 +28,8 @@ pub(crate) struct HeaderFile {
 #[derive(Debug)]
 enum Storage {
     Local(File),
+    /// A block device, open with `O_DIRECT`.
+    Device(File),
     /// An export of an NBD server. It has one connection, because a server may have one client.
     Remote(Box<DeviceFile>),
 }
@@ -61,7 +63,7 @@ impl HeaderFile {
         Ok(Self { storage: Storage::Remote(Box::new(export)), path: path.to_owned(), part })
     }
 
-    fn opened(path: &Path, options: &OpenOptions) -> io::Result<Self> {
+    fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<Self> {
         // Inspected before it is opened: opening a FIFO would wait for a writer.
         let file_type = fs::metadata(path)?.file_type();
         if file_type.is_dir() {
@@ -70,9 +72,14 @@ impl HeaderFile {
         if !file_type.is_file() && !file_type.is_block_device() {
             return Err(io::Error::other("neither a regular file nor a block device"));
         }
+        let is_device = file_type.is_block_device();
+        if is_device {
+            options.custom_flags(uncached::OPEN_FLAG);
+        }
         let mut file = options.open(path)?;
         let len_bytes = file.seek(SeekFrom::End(0))?;
-        Ok(Self { storage: Storage::Local(file), path: path.to_owned(), part: 0..len_bytes })
+        let storage = if is_device { Storage::Device(file) } else { Storage::Local(file) };
+        Ok(Self { storage, path: path.to_owned(), part: 0..len_bytes })
     }
 
     fn limited(mut self, place: &Place) -> Result<Self, Error> {
@@ -82,8 +89,15 @@ impl HeaderFile {
 
     /// Identity of the file or device; `None` for an export.
     pub(crate) fn id(&self) -> Option<FileId> {
-        let Storage::Local(file) = &self.storage else { return None };
-        file.metadata().ok().map(|metadata| FileId::of(&metadata))
+        self.local()?.metadata().ok().map(|metadata| FileId::of(&metadata))
+    }
+
+    /// The file or device; `None` for an export.
+    fn local(&self) -> Option<&File> {
+        match &self.storage {
+            Storage::Local(file) | Storage::Device(file) => Some(file),
+            Storage::Remote(_) => None,
+        }
     }
 
     /// Start of the part in the file.
@@ -104,7 +118,9 @@ impl HeaderFile {
     /// Takes the lock that keeps other programs from writing.
     pub(crate) fn lock_to_read(&self) -> Result<HeaderLock, Error> {
         Ok(match &self.storage {
-            Storage::Local(file) => HeaderLock::to_read(file, &self.path)?,
+            Storage::Local(file) | Storage::Device(file) => {
+                HeaderLock::to_read(file, &self.path, self.part.start)?
+            }
             Storage::Remote(export) => export.lock_header_to_read()?,
         })
     }
@@ -112,7 +128,9 @@ impl HeaderFile {
     /// Takes the lock for writing.
     pub(crate) fn lock_to_write(&self) -> Result<HeaderLock, Error> {
         Ok(match &self.storage {
-            Storage::Local(file) => HeaderLock::to_write(file, &self.path)?,
+            Storage::Local(file) | Storage::Device(file) => {
+                HeaderLock::to_write(file, &self.path, self.part.start)?
+            }
             Storage::Remote(export) => export.lock_header()?,
         })
     }
@@ -123,6 +141,7 @@ impl HeaderSource for HeaderFile {
         let place = self.place_of(offset_bytes, buf.len())?;
         match &self.storage {
             Storage::Local(file) => Ok(file.read_exact_at(buf, place)?),
+            Storage::Device(device) => Ok(uncached::read_exact_at(device, buf, place)?),
             Storage::Remote(export) => export.read_at(place, buf),
         }
     }
@@ -137,13 +156,14 @@ impl HeaderSink for HeaderFile {
         let place = self.place_of(offset_bytes, bytes.len())?;
         match &mut self.storage {
             Storage::Local(file) => Ok(file.write_all_at(bytes, place)?),
+            Storage::Device(device) => Ok(uncached::write_all_at(device, bytes, place)?),
             Storage::Remote(export) => export.write_at(place, bytes),
         }
     }
 
     fn sync(&mut self) -> Result<(), SourceError> {
         match &mut self.storage {
-            Storage::Local(file) => Ok(file.sync_data()?),
+            Storage::Local(file) | Storage::Device(file) => Ok(file.sync_data()?),
             Storage::Remote(export) => export.sync(),
         }
     }

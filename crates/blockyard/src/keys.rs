@@ -43,7 +43,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 pub use blockyard_crypt::luks2::{Token, TokenChoice};
 pub use command::KeyCommand;
-pub use keyslots::{Keyslots, NewKeyslot, Opener, Priority};
+pub use keyslots::{Keyslots, Last, NewKeyslot, Opener, Planned, Priority};
 pub(crate) use token_passphrase::{Attempt, passphrase_of};
 pub use tokens::Tokens;
 

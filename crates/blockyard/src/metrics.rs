@@ -117,7 +117,7 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
         ),
         (
             "blockyard_write_refused",
-            "Whether a write to protected sectors was refused, so that all writes fail.",
+            "Whether a write to protected sectors was refused; its line fails all writes.",
             |device| u64::from(device.refused_write.is_some()),
         ),
     ];

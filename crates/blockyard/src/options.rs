@@ -11,6 +11,7 @@
 mod protect;
 mod tokens;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::bitlk;
@@ -695,6 +696,12 @@ impl VolumeKey {
     /// The key of these parts, without protected sectors.
     fn of(parts: Vec<VolumePart>) -> Self {
         Self(Composition { parts, ..Composition::default() })
+    }
+
+    /// Sectors of the volume that are never written: those of a protected hidden volume.
+    #[must_use]
+    pub fn protected(&self) -> &[Range<u64>] {
+        &self.0.protected
     }
 }
 

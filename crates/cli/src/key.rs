@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use blockyard::keys::{self, KeyCommand, KeyFile};
+use blockyard::keys::{self, KeyCommand, KeyError, KeyFile};
 use blockyard_crypt::secret::SecretBytes;
 
 use crate::failure::Failure;
@@ -68,6 +68,16 @@ impl KeyInput {
             && (stdin_use == StdinUse::Data || Terminal::on_stdin().is_some())
     }
 
+    /// Whether the passphrase would come from a standard input that carries data.
+    pub(crate) fn has_no_source(&self, stdin_use: StdinUse) -> bool {
+        stdin_use == StdinUse::Data
+            && match self.source {
+                KeySource::Ask => Terminal::controlling().is_none(),
+                KeySource::Stdin | KeySource::Descriptor(0) => true,
+                _ => false,
+            }
+    }
+
     /// Reads the passphrase or key of `what`, a name for the prompt and for errors.
     pub(crate) fn read(&self, what: &str, stdin_use: StdinUse) -> Result<SecretBytes, Failure> {
         match (&self.source, self.file(what, stdin_use)?) {
@@ -98,7 +108,7 @@ impl KeyInput {
         let source = match &self.source {
             KeySource::Ask | KeySource::Command(_) => return Ok(None),
             KeySource::Stdin | KeySource::Descriptor(0) if stdin_use == StdinUse::Data => {
-                return Err(stdin_is_taken(what));
+                return Err(stdin_is_taken(what, SOURCES));
             }
             KeySource::Stdin => keys::KeySource::Stdin,
             KeySource::File(path) => keys::KeySource::File(path.clone()),
@@ -128,18 +138,29 @@ impl KeyInput {
     fn ask(&self, what: &str, stdin_use: StdinUse) -> Result<SecretBytes, Failure> {
         let terminal = match stdin_use {
             StdinUse::Free => Terminal::on_stdin(),
-            StdinUse::Data => Some(Terminal::controlling().ok_or_else(|| stdin_is_taken(what))?),
+            StdinUse::Data => {
+                Some(Terminal::controlling().ok_or_else(|| stdin_is_taken(what, SOURCES))?)
+            }
         };
         match terminal {
             Some(terminal) => terminal.ask_passphrase(&format!("Enter passphrase for {what}: ")),
-            None => Ok(self.part_of(keys::KeySource::Stdin).read_line()?),
+            None => match self.part_of(keys::KeySource::Stdin).read_line() {
+                Err(KeyError::Nothing { .. }) => {
+                    Err(Failure::failed(format!("standard input has no passphrase for {what}")))
+                }
+                line => Ok(line?),
+            },
         }
     }
 }
 
-fn stdin_is_taken(what: &str) -> Failure {
+/// Options for a passphrase that neither a person nor standard input gives.
+const SOURCES: &str = "--key-file FILE, --key-fd N or --key-command COMMAND";
+
+/// The error of a passphrase that cannot be read, with the options that give it another way.
+pub(crate) fn stdin_is_taken(what: &str, options: &str) -> Failure {
     Failure::failed(format!(
         "standard input carries the data, so the passphrase for {what} cannot come from there; \
-         use --key-file FILE, --key-fd N or --key-command COMMAND"
+         use {options}"
     ))
 }

@@ -9,6 +9,7 @@
 //! second takes seconds and starts threads of argon2, the third starts workers; and signals must be
 //! blocked before any thread starts.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blockyard::Error;
@@ -25,7 +26,7 @@ use blockyard_host::volume::VolumeOptions;
 
 use crate::args::{PlainArgs, TcryptArgs, VolumeType};
 use crate::failure::{Failure, printable, shown};
-use crate::key::{KeyInput, KeySource, StdinUse};
+use crate::key::{KeyInput, KeySource, StdinUse, stdin_is_taken};
 use crate::output::say;
 
 /// Tries for a passphrase; cryptsetup's default.
@@ -477,7 +478,11 @@ impl TcryptSpec {
 impl HiddenSpec {
     /// Reads its secrets.
     fn read(&self, place: &str, stdin_use: StdinUse) -> Result<HiddenKey, Failure> {
-        let passphrase = self.key.read(&hidden_in(place), stdin_use)?;
+        let what = hidden_in(place);
+        if self.key.has_no_source(stdin_use) {
+            return Err(stdin_is_taken(&what, "--protect-hidden-key-file FILE"));
+        }
+        let passphrase = self.key.read(&what, stdin_use)?;
         Ok(HiddenKey { passphrase, pim: self.pim, keyfiles: contents(&self.keyfiles)? })
     }
 }
@@ -589,12 +594,17 @@ impl Tries {
             return Err(error.into());
         }
         self.left -= 1;
-        say(&format!("{error}; try again"));
+        say(&format!("{}; try again", shown(&error)));
         Ok(())
     }
 }
 
 impl Unlocked {
+    /// Sectors that are never written.
+    pub(crate) fn protected(&self) -> &[Range<u64>] {
+        self.key.protected()
+    }
+
     /// The volume, ready for reads and writes.
     pub(crate) fn start(self) -> Result<Volume, Failure> {
         Ok(self.locked.start(self.key)?)
@@ -636,7 +646,6 @@ pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
     Ok(text)
 }
 
-/// A header that could not be locked is changed all the same, with a warning.
 /// Warns before the header of a device is changed, if it cannot be locked against cryptsetup.
 pub(crate) fn warn_without_lock(path: &Path) {
     warn_of_lock(path, header::lock_warning(path).as_deref());

@@ -124,3 +124,51 @@ fn header_of_a_device_is_changed_without_cryptsetups_lock_only_with_a_warning() 
         assert!(output.status.success() || words.contains("luks2"), "{words}: {said}");
     }
 }
+
+#[test]
+fn header_is_read_anew_after_a_change_under_another_name_of_the_device() {
+    let lab = Lab::new();
+    let cheap = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    lab.ok(&[&["format", "image", "--size", "20M", "-d", "pass"][..], &cheap].concat());
+    for name in ["new", "third"] {
+        lab.write(name, name);
+    }
+    let Some(device) = LoopDevice::attach(&lab.path("image")) else { return };
+    let disk = device.path.to_str().unwrap();
+    // The page cache of a device lives as long as somebody has the device open.
+    let _open = File::open(&device.path).unwrap();
+    fs::read(&device.path).unwrap();
+    let add = |volume, new| {
+        lab.ok(&[&["key", "add", volume, "-d", "pass", "--new-keyfile", new][..], &cheap].concat());
+    };
+    add("image", "new");
+    lab.ok(&["dump", disk, "-d", "new", "-o", "plain"]);
+    fs::read(&device.path).unwrap();
+    add(disk, "third");
+    for name in ["pass", "new", "third"] {
+        lab.ok(&["dump", "image", "-d", name, "-o", "plain", "--force"]);
+    }
+    lab.ok(&["key", "remove", "image", "-d", "new"]);
+    lab.ok(&["key", "remove", "image", "-d", "third"]);
+    let said = lab.refused(&["key", "remove", disk, "-d", "pass"], 1);
+    assert!(said.contains("is the last one that opens the volume"), "{said}");
+}
+
+#[test]
+fn file_of_a_loop_device_and_the_device_have_one_writer() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    lab.write("data", noise(4096, 1));
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    let disk = device.path.to_str().unwrap();
+    for (one, other) in [("image", disk), (disk, "image")] {
+        let _server = lab.serve(&[one, "-d", "pass", "--socket", "s"]);
+        let load = ["load", other, "-d", "pass", "-i", "data", "--allow-short"];
+        let said = lab.refused(&load, 5);
+        assert!(said.contains("in use"), "{said}");
+    }
+    let _readers = [("image", "s"), (disk, "t")].map(|(volume, socket)| {
+        lab.serve(&[volume, "-d", "pass", "--socket", socket, "--read-only"])
+    });
+    lab.refused(&["load", disk, "-d", "pass", "-i", "data", "--allow-short"], 5);
+}

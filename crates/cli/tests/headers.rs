@@ -189,7 +189,7 @@ fn volume_with_an_empty_passphrase_opens_with_an_empty_line_or_file() {
     let dump = ["dump", "vol"];
     lab.ok(&[&dump[..], &["-d", "empty"]].concat());
     assert!(lab.fed(&dump, b"\n").status.success());
-    assert!(one_error(&lab.fed(&dump, b""), 1).contains("has no passphrase or key"));
+    assert!(one_error(&lab.fed(&dump, b""), 1).contains("has no passphrase for"));
     assert_eq!(lab.fed(&dump, b"x\n").status.code(), Some(2));
     // Making such a volume is refused.
     let said = lab.refused(&["format", "new", "--size", "20M", "-d", "empty"], 1);

@@ -116,8 +116,24 @@ fn last_keyslot_stays_unless_its_removal_is_forced() {
             assert!(said.contains("is the last one that opens the volume"), "{said}");
             assert!(said.contains("--force"), "{said}");
         }
+        // The number is checked before the passphrase.
+        for (number, problem) in [("0", "is the last one"), ("5", "5: it is not in use")] {
+            for source in [&["-d", "new"][..], &[]] {
+                let said = lab.refused(&[&["key", "kill", volume, number], source].concat(), 1);
+                assert!(said.contains(problem), "{said}");
+            }
+        }
+        let add = ["key", "add", volume, "-S", "0"];
+        assert!(lab.refused(&add, 1).contains("keyslot 0: it is in use"));
+        let add = ["key", "add", volume, "-S", "40"];
+        assert!(lab.refused(&add, 1).contains("keyslot 40: LUKS"));
+        let change = ["key", "change", volume, "-S", "5"];
+        assert!(lab.refused(&change, 1).contains("keyslot 5: it is not in use"));
         assert!(lab.read(volume) == before);
-        lab.ok(&["key", "kill", volume, "0", "-q", "--force"]);
+        // The last keyslot can be proved only by itself.
+        let kill = ["key", "kill", volume, "0", "--force", "-d"];
+        lab.refused(&[&kill[..], &["new"]].concat(), 2);
+        lab.ok(&[&kill[..], &["pass"]].concat());
         assert!(!opens(&lab, volume, "pass"));
         assert!(numbers(&lab, volume).is_empty());
     }

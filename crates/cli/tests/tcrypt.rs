@@ -89,7 +89,7 @@ fn write_to_the_hidden_volume_makes_the_outer_one_read_only_for_every_client() {
 
     // One byte of the hidden volume.
     assert_eq!(one.write(END - 1, &[1]), EIO);
-    server.wait_for("blockyard: /dev/mapper/vol: a write to sectors 223 to 223 was refused");
+    server.wait_for("blockyard: vol: a write to sectors 223 to 223 was refused");
     for client in [&mut one, &mut other, &mut Nbd::open(&lab.path("s"))] {
         assert_eq!(client.write(0, &noise(4096, 1)), EIO);
         assert_eq!((client.write(7, b"part"), client.zero(0, 512)), (EIO, EIO));
@@ -100,11 +100,12 @@ fn write_to_the_hidden_volume_makes_the_outer_one_read_only_for_every_client() {
     assert_eq!((&told["sector"], &told["sectors"]), (&Value::from(223), &Value::from(1)));
     let people = text(&lab.ok(&["status", "c"]).stdout);
     assert!(people.contains("  read-only:    a write to sectors 223 to 223 would"), "{people}");
-    assert!(people.contains("vol-protected: 0 288 protect /dev/mapper/vol 0 96 128"), "{people}");
+    assert!(people.contains("vol: 0 288 protect /dev/mapper/vol-outer 0 96 128"), "{people}");
     let top = text(&lab.ok(&["top", "--once", "c"]).stdout);
     assert!(top.starts_with("export \"\": active, writes fail"), "{top}");
     let found = text(&lab.run(&["doctor", "--control", "c"]).stdout);
     assert!(found.contains("risky  export \"\": a write to sectors 223 to 223"), "{found}");
+    assert!(!found.contains("smartctl"), "the disk is not to blame: {found}");
     assert!(metrics(&lab).contains("\nblockyard_write_refused{export=\"\"} 1\n"));
     // No suspension ends it.
     lab.ok(&["suspend", "c"]);
@@ -169,12 +170,21 @@ fn load_stops_before_the_hidden_volume() {
     lab.ok(&words(&[&short, &OUTER_WORDS, &PROTECT]));
     let dump = lab.ok(&words(&[&["dump"], &OUTER_WORDS])).stdout;
     assert!(dump[..START as usize] == lab.read("short"));
-    lab.write("long", noise(OUTER.len(), 2));
-    let long = words(&[&["load", "-i", "long"], &OUTER_WORDS, &PROTECT]);
-    let output = lab.run(&long);
+    let piped = words(&[&["load"], &OUTER_WORDS, &PROTECT]);
+    let output = lab.fed(&piped, &noise(OUTER.len(), 2));
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("was refused, because it would change protected sectors"), "{said}");
+    // The length of a file is known before.
+    let before = lab.read("vol");
+    lab.write("long", noise(START as usize + 1, 3));
+    let load = words(&[&["load"], &OUTER_WORDS, &PROTECT, &["-i", "long", "--allow-short"]]);
+    let said = lab.refused(&load, 1);
+    assert!(said.contains(&format!("the hidden volume starts at byte {START}")), "{said}");
+    let load = words(&[&["load"], &OUTER_WORDS, &["--protect-hidden", "--allow-short"]]);
+    let said = lab::one_error(&lab.fed(&load, b"data"), 1);
+    assert!(said.contains("use --protect-hidden-key-file FILE"), "{said}");
+    assert!(lab.read("vol") == before);
     assert_hidden_volume_is_unchanged(&lab);
 }
 

@@ -87,7 +87,12 @@ impl Backup {
     /// # Errors
     /// It has no intact header, or is too short.
     pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Self, Error> {
-        let (header, notices) = Header::read(&bytes)?;
+        let (header, notices) = Header::read(&bytes).map_err(|error| match error {
+            Error::NotLuks | Error::OtherFormat(_) => {
+                Error::header("header backup", "the file holds no LUKS header")
+            }
+            other => other,
+        })?;
         let len = header.backup_len_bytes()?;
         if bytes.len() < len {
             let problem = format!("it has {} bytes and needs {len}; it is truncated", bytes.len());

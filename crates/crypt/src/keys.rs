@@ -96,8 +96,54 @@ pub enum Last {
     Remove,
 }
 
+/// A change of keyslots, with the number that a person named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// A new keyslot; `None`: under the first free number.
+    Add(Option<u32>),
+    /// The change of a keyslot; `None`: of the one that the passphrase opens.
+    Change(Option<u32>),
+    /// The removal of a keyslot.
+    Remove(u32, Last),
+}
+
+/// Refuses a change that the header excludes, before a passphrase is asked for or a key is derived.
+///
+/// # Errors
+/// The number of a new keyslot is in use or out of range, the others are not in use, or the last
+/// keyslot would be removed.
+pub fn check(header: &Header, planned: Planned) -> Result<(), Error> {
+    match planned {
+        Planned::Add(number) => match header {
+            Header::Luks1(header) => header.free_number(number).map(drop),
+            Header::Luks2(header) => header.free_number(number).map(drop),
+        },
+        Planned::Change(None) => Ok(()),
+        Planned::Change(Some(number)) => check_in_use(header, number),
+        Planned::Remove(number, last) => {
+            check_in_use(header, number)?;
+            if last == Last::Keep && is_last(header, number) {
+                return Err(Error::LastKeyslot(number));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn check_in_use(header: &Header, number: u32) -> Result<(), Error> {
+    match header {
+        Header::Luks1(header) => header.check_in_use(number),
+        Header::Luks2(header) => header.keyslot(number).map(drop),
+    }
+}
+
 pub(crate) fn not_in_use(keyslot: u32) -> Error {
-    let problem = "it is not in use".to_owned();
+    refused(keyslot, "it is not in use")
+}
+
+/// A number that a new keyslot cannot have.
+pub(crate) fn refused(keyslot: u32, problem: &str) -> Error {
+    let problem = problem.to_owned();
     Error::Keyslot(KeyslotProblem { keyslot, problem, out_of_memory: false })
 }
 
@@ -189,9 +235,7 @@ pub fn remove(
     if let Some(before) = before {
         check_same(&header, before, number)?;
     }
-    if last == Last::Keep && is_last(&header, number) {
-        return Err(Error::LastKeyslot(number));
-    }
+    check(&header, Planned::Remove(number, last))?;
     let plan = match header {
         Header::Luks1(header) => header.plan_remove(number)?,
         Header::Luks2(header) => header.plan_remove(number)?,

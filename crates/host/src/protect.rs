@@ -40,6 +40,8 @@ pub(crate) struct ProtectArguments {
     pub(crate) area: DeviceArea<String>,
     /// Sectors of the line that are never written.
     pub(crate) protected: Vec<Range<u64>>,
+    /// Name of the volume for messages; `None`: that of the device. Not a part of the table.
+    pub(crate) volume: Option<String>,
 }
 
 impl Arguments for ProtectArguments {
@@ -55,9 +57,9 @@ impl Arguments for ProtectArguments {
 
     fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
         let area = opened.area(0, &self.area);
-        let device = self.area.dev.clone();
+        let name = self.volume.clone().unwrap_or_else(|| self.area.dev.clone());
         let protected = self.protected.clone();
-        let protection = Protection { device, protected, ..Protection::default() };
+        let protection = Protection { name, protected, ..Protection::default() };
         Ok(Arc::new(ProtectSpec { area, protection: Arc::new(protection) }))
     }
 }
@@ -101,7 +103,7 @@ pub struct RefusedWrite {
 /// The state of a line, shared by the targets of all shards.
 #[derive(Debug, Default)]
 struct Protection {
-    device: String,
+    name: String,
     protected: Vec<Range<u64>>,
     /// Whether `refused` is set.
     is_read_only: AtomicBool,
@@ -139,8 +141,9 @@ impl Protection {
         let RefusedWrite { sector, sectors, .. } = refused;
         log::say(format_args!(
             "{}: a write to sectors {sector} to {} was refused, because it would change protected \
-             sectors; all writes to this volume fail from now on, until it is closed",
-            self.device,
+             sectors; all writes to this line of the table fail from now on, until the volume is \
+             closed",
+            self.name,
             sector.saturating_add(sectors - 1)
         ));
     }
@@ -183,7 +186,7 @@ fn parse(args: &[&str], line: LineRange) -> Result<ProtectArguments, String> {
     }
     let area = device_area(device, start, line.len)?;
     let protected = pairs.iter().map(|pair| protected(pair, line.len));
-    Ok(ProtectArguments { area, protected: protected.collect::<Result<_, _>>()? })
+    Ok(ProtectArguments { area, protected: protected.collect::<Result<_, _>>()?, volume: None })
 }
 
 fn protected([first, len]: &[&str; 2], line_len: u64) -> Result<Range<u64>, String> {

@@ -222,7 +222,7 @@ pub enum Fact {
     },
     /// Acknowledged writes may be lost.
     Lost(Loss),
-    /// A write to protected sectors was refused, so all writes fail.
+    /// A write to protected sectors was refused, so all writes to its line fail.
     WriteRefused(RefusedWrite),
     /// Requests have failed since the volume was opened.
     Errors {

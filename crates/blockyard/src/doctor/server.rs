@@ -61,12 +61,14 @@ impl Export<'_> {
     fn facts(&self) -> Vec<Fact> {
         let counts = &self.device.counts;
         let requests = counts.errors;
+        let refused = self.device.refused_write;
         let held = counts.held_bios;
         let is_suspended = self.device.state == State::Suspended;
         let facts = [
             self.device.loss.clone().map(Fact::Lost),
-            self.device.refused_write.map(Fact::WriteRefused),
-            (requests > 0).then_some(Fact::Errors { requests }),
+            refused.map(Fact::WriteRefused),
+            // The refused writes are among the errors, and no sign of a bad disk.
+            (requests > 0 && refused.is_none()).then_some(Fact::Errors { requests }),
             (is_suspended || held > 0).then_some(Fact::Suspended { requests: held }),
             (self.device.key == KeyState::Wiped).then_some(Fact::KeyWiped),
             self.parked(),

@@ -37,7 +37,8 @@ use std::path::{Path, PathBuf};
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::KdfLimits;
-use blockyard_crypt::keys::{self, InPlace, Last, Usage};
+use blockyard_crypt::keys::{self, InPlace, Usage};
+pub use blockyard_crypt::keys::{Last, Planned};
 use blockyard_crypt::luks::{Header, UnlockOptions, Unlocked};
 use blockyard_crypt::luks2::AreaCipher;
 pub use blockyard_crypt::luks2::Priority;
@@ -48,6 +49,7 @@ use super::Key;
 use crate::cost::{Cost, Pbkdf};
 use crate::error::contained;
 use crate::format::wrong;
+use crate::header;
 use crate::header_file::HeaderFile;
 use crate::{Error, Place};
 
@@ -125,6 +127,20 @@ impl Keyslots {
         Self { limits, ..self }
     }
 
+    /// Refuses a change that the header excludes, before a person is asked for passphrases. The
+    /// operations check it too.
+    ///
+    /// # Errors
+    /// There is no intact header, or it excludes the change.
+    pub fn check(&self, planned: Planned) -> Result<(), Error> {
+        let (header, _) = header::read(&self.path, &self.place, None)?;
+        self.checked(&header, planned)
+    }
+
+    fn checked(&self, header: &Header, planned: Planned) -> Result<(), Error> {
+        keys::check(header, planned).map_err(|error| self.failed(error))
+    }
+
     /// Stores a passphrase or key file in a free keyslot, and returns its number.
     ///
     /// # Errors
@@ -132,6 +148,7 @@ impl Keyslots {
     /// cannot be written.
     pub fn add(&self, opener: &Opener<'_>, new: &Key, options: &NewKeyslot) -> Result<u32, Error> {
         self.repeated(|file, header| {
+            self.checked(header, Planned::Add(options.keyslot))?;
             let volume_key = match *opener {
                 Opener::Key { key, keyslot } => self.unlock(file, header, key, keyslot)?.volume_key,
                 Opener::VolumeKey(key) => key.clone(),
@@ -157,6 +174,7 @@ impl Keyslots {
             None => self.random_key()?,
         };
         self.repeated(|file, header| {
+            self.checked(header, Planned::Add(options.keyslot))?;
             let new = self.prepared(header, &key, new, options, Usage::Unbound)?;
             self.locked(file, |file| keys::add(file, &new, options.keyslot))
         })
@@ -178,6 +196,7 @@ impl Keyslots {
     ) -> Result<u32, Error> {
         let in_place = if in_place { InPlace::Allow } else { InPlace::Refuse };
         self.repeated(|file, header| {
+            self.checked(header, Planned::Change(keyslot))?;
             let opened = self.unlock(file, header, old, keyslot)?;
             let new = self.prepared(header, &opened.volume_key, new, options, Usage::Data)?;
             self.locked(file, |file| keys::change(file, header, opened.keyslot, &new, in_place))
@@ -200,17 +219,22 @@ impl Keyslots {
         })
     }
 
-    /// Removes a keyslot. `proof`: a passphrase that must open another keyslot first. `last` allows
-    /// the removal of the last one, and with it the loss of the data.
+    /// Removes a keyslot. `proof`: a passphrase that must open another keyslot first, or the last
+    /// one itself. `last` allows the removal of the last one, and with it the loss of the data.
     ///
     /// # Errors
     /// The keyslot is not in use or is the last one, the proof is wrong, or the header is locked or
     /// cannot be written.
     pub fn kill(&self, number: u32, proof: Option<&Key>, last: bool) -> Result<(), Error> {
         self.repeated(|file, header| {
+            self.checked(header, Planned::Remove(number, last_of(last)))?;
             if let Some(proof) = proof {
-                let others = keys::of_data(header).into_iter().filter(|other| *other != number);
-                self.unlock_one_of(file, header, proof, others)?;
+                let mut provers = keys::of_data(header);
+                provers.retain(|other| *other != number);
+                if provers.is_empty() {
+                    provers.push(number);
+                }
+                self.unlock_one_of(file, header, proof, provers)?;
             }
             self.locked(file, |file| {
                 keys::remove(file, proof.map(|_| header), number, last_of(last))
@@ -302,7 +326,7 @@ impl Keyslots {
         file: &HeaderFile,
         header: &Header,
         key: &Key,
-        keyslots: impl Iterator<Item = u32>,
+        keyslots: Vec<u32>,
     ) -> Result<(), Error> {
         let untried = Vec::new();
         let mut failure = self.failed(CryptError::WrongPassphrase { untried });

@@ -138,7 +138,7 @@ impl fmt::Display for RefusedWrite {
         write!(
             f,
             "a write to sectors {} to {last} would have changed protected sectors, so all writes \
-             fail until the volume is closed",
+             to this line of the table fail until the volume is closed",
             self.sector
         )
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use blockyard::keys::{Keyslots, NewKeyslot, Opener, Priority, read_secret};
+use blockyard::keys::{Keyslots, Last, NewKeyslot, Opener, Planned, Priority, read_secret};
 use blockyard::{KdfLimits, Key, header};
 use blockyard_crypt::luks::HeaderInfo;
 use blockyard_crypt::luks2;
@@ -382,9 +382,15 @@ impl KeyslotArgs {
     }
 }
 
-/// Reads an existing passphrase. A header that cannot be read is reported before it is asked for.
-fn existing(place: &HeaderPlaceArgs, key: &KeyArgs) -> Result<Key, Failure> {
-    header::read(place.path(), &place.in_disk(), None)?;
+/// Reads an existing passphrase. A change that the header excludes is refused before it is asked
+/// for.
+fn existing(
+    place: &HeaderPlaceArgs,
+    key: &KeyArgs,
+    keyslots: &Keyslots,
+    planned: Planned,
+) -> Result<Key, Failure> {
+    keyslots.check(planned)?;
     let passphrase = key.input().read(&place.path().display().to_string(), StdinUse::Free)?;
     Ok(Key::Passphrase(passphrase))
 }
@@ -418,17 +424,18 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
         None => (None, args.key_slot),
     };
     let options = args.keyslot.options(new_slot);
+    let planned = Planned::Add(new_slot);
+    keyslots.check(planned)?;
     let volume_key = match &args.volume_key_file {
         Some(file) => Some(read_secret(file, "volume key")?),
         None => None,
     };
     let number = if args.unbound {
-        header::read(path, &args.place.in_disk(), None)?;
         keyslots.add_unbound(volume_key.as_ref(), &args.new.read(path)?, &options)?
     } else if let Some(volume_key) = &volume_key {
         add_with_volume_key(args, &keyslots, volume_key, &options)?
     } else {
-        let old = existing(&args.place, &args.key)?;
+        let old = existing(&args.place, &args.key, &keyslots, planned)?;
         let new = args.new.read(path)?;
         keyslots.add(&Opener::Key { key: &old, keyslot: old_slot }, &new, &options)?
     };
@@ -452,10 +459,10 @@ fn add_with_volume_key(
 
 fn change(args: &ChangeArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let old = existing(&args.place, &args.key)?;
+    let keyslots = args.opening.keyslots(&args.place);
+    let old = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
     let new = args.new.read(path)?;
     let options = args.keyslot.options(None);
-    let keyslots = args.opening.keyslots(&args.place);
     let number = keyslots.change(&old, args.key_slot, &new, &options, args.force)?;
     done(path, number, "changed");
     Ok(())
@@ -463,8 +470,9 @@ fn change(args: &ChangeArgs) -> Result<(), Failure> {
 
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let key = existing(&args.place, &args.key)?;
-    let number = args.opening.keyslots(&args.place).remove(&key, args.last.force)?;
+    let keyslots = args.opening.keyslots(&args.place);
+    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(None))?;
+    let number = keyslots.remove(&key, args.last.force)?;
     done(path, number, "removed");
     Ok(())
 }
@@ -472,8 +480,11 @@ fn remove(args: &RemoveArgs) -> Result<(), Failure> {
 fn kill(args: &KillArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let asks = !args.batch_mode || args.key.input().source != KeySource::Ask;
-    let proof = if asks { Some(existing(&args.place, &args.key)?) } else { None };
     let keyslots = args.opening.keyslots(&args.place);
+    let last = if args.last.force { Last::Remove } else { Last::Keep };
+    let planned = Planned::Remove(args.key_slot, last);
+    let read = || existing(&args.place, &args.key, &keyslots, planned);
+    let proof = asks.then(read).transpose()?;
     keyslots.kill(args.key_slot, proof.as_ref(), args.last.force)?;
     done(path, args.key_slot, "removed");
     Ok(())
@@ -481,9 +492,9 @@ fn kill(args: &KillArgs) -> Result<(), Failure> {
 
 fn convert(args: &ConvertArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    let key = existing(&args.place, &args.key)?;
-    let options = args.keyslot.options(None);
     let keyslots = args.opening.keyslots(&args.place);
+    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
+    let options = args.keyslot.options(None);
     let number = keyslots.change(&key, args.key_slot, &key, &options, args.force)?;
     done(path, number, "converted");
     Ok(())

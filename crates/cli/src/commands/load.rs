@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blockyard::output::is_same_file;
@@ -59,7 +60,9 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     }
     let mut input = Input::open(path)?;
     let stdin_use = if path.is_some() { StdinUse::Free } else { StdinUse::Data };
-    let volume = spec.prepare(Settings::default(), stdin_use)?.unlock()?.start()?;
+    let unlocked = spec.prepare(Settings::default(), stdin_use)?.unlock()?;
+    input.check_protected(unlocked.protected())?;
+    let volume = unlocked.start()?;
     input.check_fits(&volume, args.allow_short)?;
     let progress = Progress::new(input.len_bytes);
     let copied = volume.copy_in(&mut input.file, &mut |done| progress.at(done));
@@ -111,6 +114,22 @@ impl Input {
             ))),
             Some(len_bytes) if len_bytes < volume_bytes && !allow_short => {
                 Err(self.is_short(len_bytes, volume, "nothing was written"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an input that is known to reach protected sectors.
+    fn check_protected(&self, protected: &[Range<u64>]) -> Result<(), Failure> {
+        let first_bytes = protected.iter().map(|range| range.start * 512).min();
+        match (self.len_bytes, first_bytes) {
+            (Some(len_bytes), Some(first_bytes)) if len_bytes > first_bytes => {
+                Err(Failure::failed(format!(
+                    "{} has {len_bytes} bytes ({}), and the hidden volume starts at byte \
+                     {first_bytes}; nothing was written; shorten the input, and use --allow-short",
+                    self.place,
+                    human_size(len_bytes)
+                )))
             }
             _ => Ok(()),
         }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use blockyard::header;
 use blockyard::keys::{Token, Tokens};
 use clap::{Args, Subcommand, ValueHint};
 
@@ -150,6 +151,8 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
     warn_without_lock(args.place.path());
+    // Before a person types a token for nothing.
+    header::read(args.place.path(), &args.place.in_disk(), None)?;
     let json = json(args.json_file.as_deref())?;
     let number =
         tokens(&args.place).import(&json, args.token_id, args.key_slot, args.token_replace)?;

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::header_write::{Step, Write};
 use crate::kdf::{Kdf, KdfLimits};
 use crate::key_material::Area;
-use crate::keys::{NewKeyslot, Plan, Usage, not_in_use};
+use crate::keys::{NewKeyslot, Plan, Usage, not_in_use, refused};
 use crate::secret::SecretBytes;
 
 /// A new keyslot without a number. Its key material is encrypted.
@@ -149,7 +149,7 @@ impl Header {
         }
     }
 
-    fn check_in_use(&self, number: u32) -> Result<(), Error> {
+    pub(crate) fn check_in_use(&self, number: u32) -> Result<(), Error> {
         let state = self.keyslots.get(number as usize).map(|keyslot| keyslot.state);
         match state {
             Some(KEYSLOT_INACTIVE) | None => Err(not_in_use(number)),
@@ -157,15 +157,13 @@ impl Header {
         }
     }
 
-    fn free_number(&self, wanted: Option<u32>) -> Result<u32, Error> {
+    pub(crate) fn free_number(&self, wanted: Option<u32>) -> Result<u32, Error> {
         let is_free = |number: u32| self.keyslots[number as usize].state == KEYSLOT_INACTIVE;
         match wanted {
             Some(number) if number as usize >= KEYSLOT_COUNT => {
-                Err(Error::field("new_keyslot", "LUKS1 has keyslots 0 to 7"))
+                Err(refused(number, "LUKS1 has keyslots 0 to 7"))
             }
-            Some(number) if !is_free(number) => {
-                Err(Error::field("new_keyslot", format!("keyslot {number} is in use")))
-            }
+            Some(number) if !is_free(number) => Err(refused(number, "it is in use")),
             Some(number) => Ok(number),
             None => (0..KEYSLOT_COUNT as u32).find(|number| is_free(*number)).ok_or_else(|| {
                 Error::Full("all 8 keyslots are in use; remove one first".to_owned())

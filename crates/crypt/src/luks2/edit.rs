@@ -363,7 +363,7 @@ impl Header {
         self.metadata.config.unmet_requirement().map_or(Ok(()), |it| Err(Error::Requirement(it)))
     }
 
-    fn keyslot(&self, number: u32) -> Result<&Keyslot, Error> {
+    pub(crate) fn keyslot(&self, number: u32) -> Result<&Keyslot, Error> {
         let found = self.metadata.keyslots.get(&number);
         found.ok_or_else(|| crate::keys::not_in_use(number))
     }
@@ -373,14 +373,14 @@ impl Header {
     }
 
     /// The given number if it is free, or the first free one.
-    fn free_number(&self, wanted: Option<u32>) -> Result<u32, Error> {
+    pub(crate) fn free_number(&self, wanted: Option<u32>) -> Result<u32, Error> {
         match wanted {
-            Some(number) if number >= KEYSLOTS_MAX => Err(Error::field(
-                "new_keyslot",
-                format!("LUKS2 has keyslots 0 to {}", KEYSLOTS_MAX - 1),
-            )),
+            Some(number) if number >= KEYSLOTS_MAX => {
+                let problem = format!("LUKS2 has keyslots 0 to {}", KEYSLOTS_MAX - 1);
+                Err(crate::keys::refused(number, &problem))
+            }
             Some(number) if !self.is_free(number) => {
-                Err(Error::field("new_keyslot", format!("keyslot {number} is in use")))
+                Err(crate::keys::refused(number, "it is in use"))
             }
             Some(number) => Ok(number),
             None => (0..KEYSLOTS_MAX).find(|number| self.is_free(*number)).ok_or_else(|| {

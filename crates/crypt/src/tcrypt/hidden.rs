@@ -18,6 +18,9 @@ use crate::source::HeaderSource;
 use super::header::OLD_HIDDEN_DISTANCE_BYTES;
 use super::{HEADER_LEN_BYTES, Options, Unlocked, VolumeKind, unlock};
 
+/// Name of the hidden volume's header in errors.
+const HEADER: &str = "header of the hidden volume";
+
 /// Length that is reserved for a header since version 4.
 const HEADER_AREA_BYTES: u64 = 65_536;
 
@@ -62,18 +65,22 @@ pub fn hidden_sectors(
     let options = Options { kind, pim, keyfiles, ..options.clone() };
     let unlocked = unlock(source, &passphrase, &options).map_err(|error| match error {
         Error::NoTcrypt { untried } => Error::NoHidden { untried },
-        other => other,
+        other => of_hidden(other),
     })?;
     let device_len_bytes = source.len_bytes();
-    let data = sectors_of(&unlocked.crypt_params(device_len_bytes)?, device_len_bytes);
+    let params = unlocked.crypt_params(device_len_bytes).map_err(of_hidden)?;
+    let data = sectors_of(&params, device_len_bytes);
     let volume = sectors_of(outer, device_len_bytes);
     if data.start < volume.start || volume.end < data.end {
         let problem = format!(
             "its data is in sectors {} to {} of the device, but the outer volume is in sectors {} \
              to {}",
-            data.start, data.end, volume.start, volume.end
+            data.start,
+            data.end.saturating_sub(1),
+            volume.start,
+            volume.end.saturating_sub(1)
         );
-        return Err(Error::header("header of the hidden volume", problem));
+        return Err(Error::header(HEADER, problem));
     }
     let ranges = [data].into_iter().chain(unlocked.header_sectors(device_len_bytes));
     let inside = ranges.filter_map(|range| {
@@ -82,6 +89,15 @@ pub fn hidden_sectors(
         (start < end).then_some(start..end)
     });
     Ok(HiddenSectors(inside.collect()))
+}
+
+/// An error in the fields of the hidden volume's header, by its name: the outer volume has one too.
+fn of_hidden(error: Error) -> Error {
+    match error {
+        Error::Header { problem, .. } => Error::header(HEADER, problem),
+        Error::DataDevice(problem) => Error::header(HEADER, problem),
+        other => other,
+    }
 }
 
 /// The sectors of a device that a mapping uses.
@@ -95,7 +111,8 @@ impl Unlocked {
     /// Sectors of the device with the header of a hidden volume or its backup.
     fn header_sectors(&self, device_len_bytes: u64) -> Vec<Range<u64>> {
         let from_end = |back: u64| device_len_bytes.saturating_sub(back);
-        let areas = if self.header.version > 3 {
+        let opened = self.offset_bytes..self.offset_bytes + HEADER_LEN_BYTES as u64;
+        let [first, second] = if self.header.version > 3 {
             let backup = from_end(HEADER_AREA_BYTES)..device_len_bytes;
             [Some(HEADER_AREA_BYTES..2 * HEADER_AREA_BYTES), Some(backup)]
         } else {
@@ -103,7 +120,7 @@ impl Unlocked {
             [Some(start..start + HEADER_LEN_BYTES as u64), None]
         };
         let sectors = |area: Range<u64>| area.start / 512..area.end.div_ceil(512);
-        areas.into_iter().flatten().map(sectors).collect()
+        [Some(opened), first, second].into_iter().flatten().map(sectors).collect()
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Unlocked {
     pub header: Header,
     kind: VolumeKind,
     key: SecretBytes,
+    /// Place of the header that opened.
+    offset_bytes: u64,
 }
 
 /// Opens a volume: tries all KDFs and ciphers, on all cores.
@@ -97,7 +99,7 @@ pub fn unlock(
         source.read_at(offset, &mut bytes).map_err(|error| Error::Read { what: what(), error })?;
         if let Some((header, key)) = try_all(&bytes, &password, &candidates, options.limits) {
             header.check()?;
-            return Ok(Unlocked { header, kind: options.kind, key });
+            return Ok(Unlocked { header, kind: options.kind, key, offset_bytes: offset });
         }
     }
     Err(Error::NoTcrypt { untried })

@@ -8,15 +8,18 @@
 //! to another device, and it refuses all of these while the claim is held. The claim belongs to one
 //! descriptor; other descriptors of the file need none. Programs that share a device
 //! ([`Access::Shared`]) share the claim of the first.
+//!
+//! A loop device and its file are one storage with two names. So a user of the device also locks
+//! its part of the file, if it may open the file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Access;
+use super::{Access, sysfs};
 use crate::Error;
 
 /// A disk that is merely busy finishes its operations within this time.
@@ -31,6 +34,28 @@ pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result
     patiently(|| try_lock(&file, access, is_block_device))
         .map_err(|error| refused(path, "lock", error))?;
     Ok(file)
+}
+
+/// Locks the part of a file that a loop device shows. `None`: the device is another one, or this
+/// user may not open the file.
+pub(super) fn lock_under(
+    path: &Path,
+    device: &Metadata,
+    access: Access,
+) -> Result<Option<File>, Error> {
+    if !device.file_type().is_block_device() {
+        return Ok(None);
+    }
+    let Some(under) = sysfs::under_loop(device.rdev()) else { return Ok(None) };
+    let options = OpenOptions::new().read(true).write(access.writes()).open(&under.path);
+    let Ok(file) = options else { return Ok(None) };
+    let mut range = whole_file(lock_type(access));
+    // A place behind the longest file locks nothing that is there.
+    range.l_start = under.start_bytes.try_into().unwrap_or(libc::off_t::MAX);
+    range.l_len = under.len_bytes.try_into().unwrap_or(0);
+    patiently(|| set_lock(&file, &range))
+        .map_err(|error| refused(path, "lock the file of", error))?;
+    Ok(Some(file))
 }
 
 fn refused(path: &Path, action: &'static str, error: io::Error) -> Error {
@@ -84,15 +109,23 @@ pub fn lock_output(file: &File) -> bool {
 }
 
 fn try_lock(file: &File, access: Access, is_block_device: bool) -> io::Result<()> {
-    let mut range = whole_file(match access {
-        Access::ReadOnly | Access::Shared => libc::F_RDLCK,
-        Access::ReadWrite => libc::F_WRLCK,
-    });
+    let mut range = whole_file(lock_type(access));
     if is_block_device && access == Access::ReadOnly {
         range.l_len = SHARED_BYTE;
     }
+    set_lock(file, &range)
+}
+
+fn lock_type(access: Access) -> libc::c_int {
+    match access {
+        Access::ReadOnly | Access::Shared => libc::F_RDLCK,
+        Access::ReadWrite => libc::F_WRLCK,
+    }
+}
+
+fn set_lock(file: &File, range: &libc::flock) -> io::Result<()> {
     // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
-    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *range) };
     if locked == 0 {
         return Ok(());
     }

@@ -3,9 +3,9 @@
 //!
 //! On a regular file it is `flock(2)`. On a block device it is `flock` on the separate file
 //! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and its file have
-//! separate locks; both are taken. Without access to the folder, `flock` on the device itself keeps
-//! out other programs of ours, and not cryptsetup. cryptsetup does not see the OFD lock of an open
-//! volume.
+//! separate locks, and so do a disk and its partition; all that apply are taken. Without access to
+//! the folder, `flock` on the device itself keeps out other programs of ours, and not cryptsetup.
+//! cryptsetup does not see the OFD lock of an open volume.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 
 use super::DeviceFile;
 use super::exclusive::patiently;
+use super::sysfs;
 use crate::Error;
 
 /// Folder of cryptsetup's locks of block devices.
@@ -59,32 +60,32 @@ enum Purpose {
 }
 
 impl HeaderLock {
-    /// Takes the lock for reading the header of an open file or device; waits up to a second.
-    /// Without the permission for the lock, or without locks, writers are not excluded.
+    /// Takes the lock for reading the header at a place of an open file or device; waits up to a
+    /// second. Without the permission for the lock, or without locks, writers are not excluded.
     ///
     /// # Errors
     /// Another program writes the header.
-    pub fn to_read(file: &File, path: &Path) -> Result<Self, Error> {
-        match Self::new(file, path, Purpose::Reading) {
+    pub fn to_read(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
+        match Self::new(file, path, start_bytes, Purpose::Reading) {
             Err(Error::Io { .. }) => Self::none(),
             outcome => outcome,
         }
     }
 
-    /// Takes the lock for writing the header of an open file or device; waits up to a second. The
-    /// volume may be served meanwhile: its data is not locked.
+    /// Takes the lock for writing the header at a place of an open file or device; waits up to a
+    /// second. The volume may be served meanwhile: its data is not locked.
     ///
     /// # Errors
     /// Another program holds the lock.
-    pub fn to_write(file: &File, path: &Path) -> Result<Self, Error> {
-        Self::new(file, path, Purpose::Writing)
+    pub fn to_write(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
+        Self::new(file, path, start_bytes, Purpose::Writing)
     }
 
     fn none() -> Result<Self, Error> {
         Ok(Self { held: Vec::new(), warning: None })
     }
 
-    fn new(file: &File, path: &Path, purpose: Purpose) -> Result<Self, Error> {
+    fn new(file: &File, path: &Path, start_bytes: u64, purpose: Purpose) -> Result<Self, Error> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::HeaderLocked { path: path.display().to_string() },
             _ => Error::io(path, "lock the header of", error),
@@ -99,8 +100,16 @@ impl HeaderLock {
             return Ok(lock);
         }
         let device = metadata.rdev();
-        lock.take_of_device(file, Path::new(LOCK_FOLDER), device, purpose).map_err(failed)?;
-        if let Some(file) = file_under_loop(device) {
+        let folder = Path::new(LOCK_FOLDER);
+        lock.take_of_device(file, folder, device, purpose).map_err(failed)?;
+        if let Some(partition) = sysfs::partition_at(device, start_bytes) {
+            // Without access to the folder there is a warning already.
+            match lock_device(folder, partition, purpose) {
+                Err(error) if is_forbidden(&error) => {}
+                held => lock.held.push(held.map_err(failed)?),
+            }
+        }
+        if let Some(Ok(file)) = sysfs::under_loop(device).map(|under| File::open(under.path)) {
             lock_patiently(&file, purpose).map_err(failed)?;
             lock.held.push(Held { file, lock_file: None });
         }
@@ -147,7 +156,9 @@ impl DeviceFile {
     /// # Errors
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
-        self.local().map_or_else(HeaderLock::none, |file| HeaderLock::to_write(file, &self.path))
+        self.local().map_or_else(HeaderLock::none, |file| {
+            HeaderLock::to_write(file, &self.path, self.start_bytes())
+        })
     }
 
     /// Like [`HeaderLock::to_read`], for this device.
@@ -155,7 +166,9 @@ impl DeviceFile {
     /// # Errors
     /// Another program writes the header.
     pub fn lock_header_to_read(&self) -> Result<HeaderLock, Error> {
-        self.local().map_or_else(HeaderLock::none, |file| HeaderLock::to_read(file, &self.path))
+        self.local().map_or_else(HeaderLock::none, |file| {
+            HeaderLock::to_read(file, &self.path, self.start_bytes())
+        })
     }
 }
 
@@ -208,15 +221,6 @@ fn is_same_file(file: &File, path: &Path) -> bool {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
     }
-}
-
-/// The file under a loop device, if the device is one and the file can be opened.
-fn file_under_loop(device: u64) -> Option<File> {
-    let sysfs = format!("/sys/dev/block/{}:{}/loop/backing_file", major(device), minor(device));
-    let path = fs::read_to_string(sysfs).ok()?;
-    let path = Path::new(path.strip_suffix('\n').unwrap_or(&path));
-    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    if is_file { File::open(path).ok() } else { None }
 }
 
 #[cfg(test)]

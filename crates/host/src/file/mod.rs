@@ -17,6 +17,8 @@ mod header_lock;
 mod id;
 pub mod mapping;
 pub(crate) mod sigbus;
+pub(crate) mod sysfs;
+pub mod uncached;
 
 pub use exclusive::lock_output;
 pub(crate) use facts::Facts;
@@ -93,10 +95,12 @@ enum Storage {
 }
 
 /// An open and locked file or block device, or an export of a server, which cannot be locked.
-// 13 fields: its descriptors, and facts about the file, which are read once.
+// 14 fields: its descriptors, and facts about the file, which are read once.
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
+    /// The file under a loop device, for its lock.
+    _file_under: Option<File>,
     /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`].
     direct: Option<File>,
     path: PathBuf,
@@ -133,6 +137,7 @@ impl DeviceFile {
         check_type(path, &before)?;
         let is_block_device = before.file_type().is_block_device();
         let file = exclusive::open(path, access, is_block_device)?;
+        let file_under = exclusive::lock_under(path, &before, access)?;
         let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
         check_type(path, &metadata)?;
         if metadata.file_type().is_block_device() != is_block_device {
@@ -152,6 +157,7 @@ impl DeviceFile {
         let storage = Storage::Local(file);
         let opened = Self {
             storage,
+            _file_under: file_under,
             direct: None,
             path,
             len_bytes,
@@ -190,6 +196,7 @@ impl DeviceFile {
         Self {
             len_bytes: remote.len_bytes(),
             storage: Storage::Remote(Arc::new(remote)),
+            _file_under: None,
             direct: None,
             path: path.to_owned(),
             part: None,
@@ -229,6 +236,7 @@ impl DeviceFile {
         let (file, device) = make().map_err(failed)?;
         Ok(Self {
             storage: Storage::Local(file),
+            _file_under: None,
             direct: None,
             path,
             len_bytes,
@@ -385,6 +393,11 @@ impl DeviceFile {
             asked.ok().map(|file| file.stx_dio_offset_align).filter(|unit| *unit > 0)
         };
         u64::from(unit_bytes.unwrap_or(DIRECT_UNIT_BYTES))
+    }
+
+    /// Descriptor for headers of a block device.
+    fn uncached(&self) -> Option<&File> {
+        self.direct.as_ref().filter(|_| self.is_block_device)
     }
 
     /// Whether the disk is a block device, not a file on one.
@@ -609,7 +622,10 @@ impl HeaderSource for DeviceFile {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         let place = self.place_of(offset_bytes, buf.len())?;
         match &self.storage {
-            Storage::Local(file) => file.read_exact_at(buf, place)?,
+            Storage::Local(file) => match self.uncached() {
+                Some(device) => uncached::read_exact_at(device, buf, place)?,
+                None => file.read_exact_at(buf, place)?,
+            },
             Storage::Remote(remote) => remote.read_at(place, buf)?,
         }
         Ok(())
@@ -633,7 +649,10 @@ impl HeaderSink for DeviceFile {
             Storage::Local(file) => file,
             Storage::Remote(remote) => return Ok(remote.write_at(place, bytes)?),
         };
-        file.write_all_at(bytes, place)?;
+        match self.uncached() {
+            Some(device) => uncached::write_all_at(device, bytes, place)?,
+            None => file.write_all_at(bytes, place)?,
+        }
         if !self.is_block_device && self.part.is_none() {
             self.len_bytes = self.len_bytes.max(offset_bytes + bytes.len() as u64);
         }

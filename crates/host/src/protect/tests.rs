@@ -18,7 +18,7 @@ const CHANGES: [Op; 3] = [Op::Write, Op::WriteZeroes, Op::Discard];
 fn open() -> Table {
     let protected = vec![16..24, 40..41];
     let area = DeviceArea { dev: "disk".to_owned(), start: Sector(100) };
-    let arguments = ProtectArguments { area, protected };
+    let arguments = ProtectArguments { area, protected, volume: None };
     let target = arguments.open(Opened::devices(vec![DevId(0)])).unwrap();
     Table::new(vec![TableExtent::new(Sector(0), Sector(LEN), target)])
 }

@@ -58,12 +58,13 @@ fn with_protection(
     if composition.protected.is_empty() {
         return Ok(vec![outer]);
     }
-    outer.name = plain_name(file.path());
+    let name = plain_name(file.path());
+    outer.name = format!("{name}-outer");
     let area = DeviceArea { dev: format!("{MAPPER_FOLDER}{}", outer.name), start: Sector(0) };
     let protected = composition.protected.clone();
-    let arguments = Arc::new(ProtectArguments { area, protected });
+    let volume = Some(file.path().display().to_string());
+    let arguments = Arc::new(ProtectArguments { area, protected, volume });
     let line = Line { start: 0, len: outer.len(), target: &PROTECT, arguments };
-    let name = format!("{}-protected", outer.name);
     Ok(vec![outer, MappedDevice { name, lines: vec![line] }])
 }
 
