@@ -268,6 +268,13 @@ fn hidden_sectors_are_those_of_the_hidden_volume_and_of_its_header_in_the_outer_
     let header = sectors(end..end + 512, 512);
     assert_eq!(protected(&disk, &cheap(), b"hidden").unwrap(), [sectors(data, 512), header]);
 
+    // The header that opened is protected in any place.
+    let mut disk = outer.disk(b"outer");
+    let hidden = Written { at: 65_536, ..hidden };
+    hidden.write_to(&mut disk, b"hidden");
+    let header = sectors(65_536..66_048, 512);
+    assert!(protected(&disk, &cheap(), b"hidden").unwrap().contains(&header));
+
     // A new hidden volume in an old outer one: both of its headers are in the outer data.
     let mut disk = outer.disk(b"outer");
     let hidden = Written { at: 65_536, hidden_len: VOLUME_LEN, ..Written::default() };
@@ -296,6 +303,6 @@ fn volume_without_a_hidden_one_in_it_is_not_protected() {
         let hidden = Written { at: 65_536, data, hidden_len: VOLUME_LEN, ..Written::default() };
         hidden.write_to(&mut disk, b"hidden");
         let error = protected(&disk, &cheap(), b"hidden").unwrap_err().to_string();
-        assert!(error.contains("but the outer volume is in sectors 256 to 544"), "{error}");
+        assert!(error.contains("but the outer volume is in sectors 256 to 543"), "{error}");
     }
 }

@@ -111,8 +111,7 @@ impl Unlocked {
     /// Sectors of the device with the header of a hidden volume or its backup.
     fn header_sectors(&self, device_len_bytes: u64) -> Vec<Range<u64>> {
         let from_end = |back: u64| device_len_bytes.saturating_sub(back);
-        let opened = self.offset_bytes..self.offset_bytes + HEADER_LEN_BYTES as u64;
-        let [first, second] = if self.header.version > 3 {
+        let areas = if self.header.version > 3 {
             let backup = from_end(HEADER_AREA_BYTES)..device_len_bytes;
             [Some(HEADER_AREA_BYTES..2 * HEADER_AREA_BYTES), Some(backup)]
         } else {
@@ -120,7 +119,13 @@ impl Unlocked {
             [Some(start..start + HEADER_LEN_BYTES as u64), None]
         };
         let sectors = |area: Range<u64>| area.start / 512..area.end.div_ceil(512);
-        [Some(opened), first, second].into_iter().flatten().map(sectors).collect()
+        let mut all: Vec<_> = areas.into_iter().flatten().map(sectors).collect();
+        // The version does not bind the header that opened to its usual place.
+        let opened = sectors(self.offset_bytes..self.offset_bytes + HEADER_LEN_BYTES as u64);
+        if !all.iter().any(|area| area.start <= opened.start && opened.end <= area.end) {
+            all.push(opened);
+        }
+        all
     }
 }
 
