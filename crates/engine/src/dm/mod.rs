@@ -149,7 +149,9 @@ pub trait Target: Send {
     /// Greatest length of a part from `sector` on, which is relative to the target (`max_io_len`).
     fn max_io(&self, op: Op, sector: Sector) -> Sector;
 
-    /// Number of waiting parts, whose buffers belong to the submitter.
+    /// Number of writes that wait or may be sent again, and of other parts that wait without an SQE
+    /// in flight. A connection whose shard has one receives nothing, because the write may still
+    /// need the receive buffer.
     fn parked(&self) -> usize {
         0
     }
