@@ -281,7 +281,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`pipeline`", "--pipeline"),
     ("is opened with `tcrypt`", "commands that read its data take --type tcrypt"),
     ("`backup`", "--tcrypt-backup"),
-    ("is opened with `plain`", "commands that read its data, as dump, take --type plain"),
+    ("is opened with `plain`", "commands that read its data, such as dump, take --type plain"),
     ("`priority`", "--priority"),
     ("`protect_hidden`", "--protect-hidden"),
     ("`read_only`", "--read-only"),

@@ -515,8 +515,8 @@ impl PlainSpec {
         match key.source {
             KeySource::Ask | KeySource::Stdin | KeySource::Command(_) if self.hash.is_none() => {
                 Err(Failure::failed(format!(
-                    "{place}: say with --hash how the passphrase becomes the key; --hash plain \
-                     takes it as it is"
+                    "{place}: --hash is missing: it names the hash that derives the key from the \
+                     passphrase; --hash plain takes the passphrase itself"
                 )))
             }
             KeySource::Ask | KeySource::Stdin | KeySource::Command(_) => {

@@ -79,7 +79,10 @@ fn plain_volume_is_no_luks_volume_and_the_commands_for_it_are_named() {
     let lab = Lab::new();
     lab.write("vol", [7; 1 << 16]);
     let said = lab.refused(&["info", "vol"], 4);
-    assert!(said.ends_with("commands that read its data, as dump, take --type plain"), "{said}");
+    assert!(
+        said.ends_with("commands that read its data, such as dump, take --type plain"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(crate) struct SchedulingArgs {
 
     /// Placement of ciphers, and submitter of encrypted writes (default adaptive)
     ///
-    /// For comparisons: the variants of the mails of 2013 and 2015, and Linux's present choice; see
+    /// For comparisons: dm-crypt's variants of 2013 and 2015, and Linux's present choice; see
     /// docs/pipelines.md.
     #[arg(long, value_name = "NAME", value_parser = PipelineParser)]
     pipeline: Option<PipelineChoice>,

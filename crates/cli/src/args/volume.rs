@@ -188,7 +188,7 @@ pub(crate) struct PlainArgs {
     #[arg(short = 'h', long)]
     pub(crate) hash: Option<String>,
 
-    /// Start of the encrypted data on the device; of a LUKS volume, the start of its header
+    /// Start of the encrypted data on the device; for LUKS, the start of the header
     #[arg(short = 'o', long, value_name = "SECTORS")]
     pub(crate) offset: Option<u64>,
 
@@ -373,8 +373,8 @@ impl PlainArgs {
     pub(crate) fn spec(&self) -> Result<PlainSpec, Failure> {
         let (Some(cipher), Some(key_size_bits)) = (self.cipher.clone(), self.key_size) else {
             return Err(Failure::failed(
-                "a plain volume has no header that would say it: give --cipher and --key-size, and \
-                 --hash for a passphrase. cryptsetup's own defaults are \
+                "a plain volume has no header with its parameters: give --cipher and --key-size, \
+                 and --hash for a passphrase. cryptsetup's own defaults are \
                  aes-cbc-essiv:sha256, 256, ripemd160 before version 2.7 and aes-xts-plain64, 256, \
                  sha256 since",
             ));

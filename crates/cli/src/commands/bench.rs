@@ -58,7 +58,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
 
-    /// Repeat the jobs this many times, and print one result line of the 2015 mail for each job
+    /// Repeat the jobs this many times, and print one line for each job: mean KiB/s and deviation
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000),
           conflicts_with_all = ["json", "trace"])]
     result_lines: Option<u32>,

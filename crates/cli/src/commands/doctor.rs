@@ -24,8 +24,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Find slow or risky settings of a machine, a volume, a configuration or a server
 ///
-/// Asks for no passphrase and changes nothing. Each finding is `risky` (data or secrets can be
-/// lost), `slow`, or a `note` (a choice that others make differently), with the command that
+/// The command asks for no passphrase and changes nothing. Each finding is `risky` (data or secrets
+/// can be lost), `slow`, or a `note` (a choice that others make differently), with the command that
 /// corrects it.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]

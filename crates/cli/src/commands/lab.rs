@@ -230,7 +230,7 @@ struct ReportArgs {
     help: ShortHelpArgs,
 }
 
-/// Search the boxes of an experiment's fits, and write the accepted points
+/// Search the parameter ranges of an experiment's fits, and write the accepted points
 ///
 /// Only the rows for fitting are run. The points go into a file beside the experiment:
 /// mine.fits.toml for mine.toml.

@@ -84,9 +84,9 @@ const OF_ONE_VOLUME: [&str; 40] = [
 
 /// Serve volumes as network block devices (NBD) and as disks of virtual machines
 ///
-/// Runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and exits; a
-/// second SIGTERM or SIGINT ends it at once. Accepts sockets from systemd (socket activation), and
-/// notifies it when ready.
+/// The server runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and
+/// exits; a second SIGTERM or SIGINT ends the server at once. The server accepts sockets from
+/// systemd (socket activation), and notifies systemd when ready.
 // 18 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]

@@ -252,11 +252,7 @@ pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Strin
 
 /// An error with the place of a node.
 pub(crate) fn mistake(node: &Node, path: &str, what: &str) -> Error {
-    match &node.origin {
-        // The text of an override already contains the path.
-        Origin::Set(text) if text.contains(path) => Error::new(format!("{text}: {what}")),
-        origin => Error::new(format!("{origin}: {path} {what}")),
-    }
+    Error::new(format!("{}: {path} {what}", node.origin))
 }
 
 /// Text, or an error.
@@ -315,6 +311,6 @@ mod tests {
         let mut root = Section::of(&tree, "").unwrap();
         let mut queue = root.section("queue").unwrap().unwrap();
         let said = queue.number("n", 1..=9u8, 1).unwrap_err().to_string();
-        assert_eq!(said, "--set queue.n=12: is 12, but takes a whole number from 1 to 9");
+        assert_eq!(said, "--set queue.n=12: queue.n is 12, but takes a whole number from 1 to 9");
     }
 }

@@ -52,7 +52,7 @@ impl<R: Read> Reader<R> {
         let mut bytes = vec![0; FIXED_HEADER_BYTES];
         let got = fill(&mut input, &mut bytes).map_err(|error| cannot_read(0, &error))?;
         if bytes[..8] != MAGIC {
-            return Err(wrong(0, "the file does not begin with \"BYTRACE\""));
+            return Err(wrong(0, "the file is no trace: it does not begin with \"BYTRACE\""));
         }
         if got < bytes.len() {
             return Err(wrong(got as u64, "the trace is cut off within its header"));

@@ -113,7 +113,7 @@ fn every_damaged_byte_is_seen() {
 fn invalid_trace_error_has_its_offset_and_a_remedy() {
     let bytes = written(&bios(4, 3));
     let problem = |bytes: &[u8]| Trace::read(bytes).unwrap_err().to_string();
-    assert_eq!(problem(b""), "at byte 0: the file does not begin with \"BYTRACE\"");
+    assert_eq!(problem(b""), "at byte 0: the file is no trace: it does not begin with \"BYTRACE\"");
     assert!(problem(b"BYTRACE\0rest").contains("cut off within its header"));
     let mut version = bytes.clone();
     version[8] = 2;

@@ -16,12 +16,12 @@ pub(crate) struct VhostUserArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     vhost_user: Option<PathBuf>,
 
-    /// Number of queues of that disk; a virtual machine must not ask for more
+    /// Number of queues of the vhost-user disk; a virtual machine must not ask for more
     #[arg(long, value_name = "N", requires = "vhost_user", default_value_t = QUEUES_USUAL,
           value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     num_queues: u16,
 
-    /// Limit of requests in one queue of that disk, a power of two
+    /// Limit of requests in one queue of the vhost-user disk, a power of two
     #[arg(long, value_name = "N", requires = "vhost_user", default_value_t = RING_LEN_MAX,
           value_parser = parse_queue_size)]
     queue_size: u16,
