@@ -107,7 +107,7 @@ struct ConfigText {
     exports: BTreeMap<String, ExportText>,
 }
 
-// 51 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 52 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -154,6 +154,7 @@ struct ExportText {
     vhost_user: Option<PathBuf>,
     num_queues: Option<u16>,
     queue_size: Option<u16>,
+    poll: Option<String>,
     cipher: Option<String>,
     key_size: Option<u32>,
     hash: Option<String>,
@@ -290,10 +291,10 @@ impl ExportText {
 
     fn disk(&self, folder: &Path, name: String) -> Result<Option<DiskSpec>, Failure> {
         let Some(path) = &self.vhost_user else {
-            if self.num_queues.is_some() || self.queue_size.is_some() {
+            if self.num_queues.is_some() || self.queue_size.is_some() || self.poll.is_some() {
                 return Err(Failure::failed(
-                    "`num_queues` and `queue_size` are for a disk of a virtual machine; name its \
-                     socket with `vhost_user`",
+                    "`num_queues`, `queue_size` and `poll` are for a disk of a virtual machine; name \
+                     its socket with `vhost_user`",
                 ));
             }
             return Ok(None);
@@ -302,7 +303,9 @@ impl ExportText {
         let queues = queues.map_err(|error| of_key("num_queues", &error))?;
         let ring_len_max = checked_queue_size(self.queue_size.unwrap_or(RING_LEN_MAX));
         let ring_len_max = ring_len_max.map_err(|error| of_key("queue_size", &error))?;
-        let options = DeviceOptions { name, queues, ring_len_max };
+        let polling = self.poll.as_deref().map(str::parse).transpose();
+        let polling = polling.map_err(|error: String| of_key("poll", &error))?.unwrap_or_default();
+        let options = DeviceOptions { name, queues, ring_len_max, polling };
         Ok(Some(DiskSpec { path: folder.join(path), options }))
     }
 
@@ -561,6 +564,8 @@ fn position_of(text: &str, span: &Range<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use blockyard::Polling;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Config, Failure> {
@@ -639,6 +644,7 @@ mod tests {
     fn config_with_disks_has_what_the_options_have() {
         let config = parse(
             "[exports.home]\nvolume = 'a'\nvhost_user = 'v'\nnum_queues = 4\nqueue_size = 128\n\
+             poll = 'always'\n\
              [exports.\"\"]\nvolume = 'b.img'\nvhost_user = '/run/w'\n",
         )
         .unwrap();
@@ -646,7 +652,8 @@ mod tests {
         let paths: Vec<_> = disks.iter().map(|disk| disk.path.as_path()).collect();
         assert_eq!(paths, [Path::new("/run/w"), Path::new("/etc/yard/v")]);
         let usual = DeviceOptions { name: "b.img".into(), ..DeviceOptions::default() };
-        let home = DeviceOptions { name: "home".into(), queues: 4, ring_len_max: 128 };
+        let polling = Polling::Always;
+        let home = DeviceOptions { name: "home".into(), queues: 4, ring_len_max: 128, polling };
         assert_eq!([&disks[0].options, &disks[1].options], [&usual, &home]);
     }
 
@@ -725,6 +732,8 @@ mod tests {
             ("[exports.home]\nvolume='a'\npages='bulk'\n", "all-or-nothing; or none, or slots"),
             ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
             ("[exports.home]\nvolume='a'\nqueue_size=64\n", "`vhost_user`"),
+            ("[exports.home]\nvolume='a'\npoll='auto'\n", "`vhost_user`"),
+            ("[exports.home]\nvolume='a'\nvhost_user='v'\npoll='on'\n", "poll: a queue polls"),
             ("[exports.home]\nvolume='a'\nvhost_user='v'\nnum_queues=0\n", "num_queues: a disk"),
             ("[exports.home]\nvolume='a'\nvhost_user='v'\nqueue_size=48\n", "queue_size: a"),
         ] {

@@ -110,7 +110,7 @@ fn requests_in_flight_at_a_kill_are_done_by_the_next_server() {
     let lab = Lab::new();
     lab.volume("vol");
     let elevator = ["--direct", "--elevator", "mq-deadline", "--queue-depth", "4"];
-    for options in [&[][..], &["--direct"], &elevator] {
+    for options in [&[][..], &["--poll", "always"], &["--direct"], &elevator] {
         let words = [&["vol", "-d", "pass", "--vhost-user", "v"], options].concat();
         let mut server = lab.serve(&words);
         let mut guest = Guest::connect_recorded(&lab.path("v"), F_FLUSH | F_EVENT_INDEX);
@@ -170,6 +170,8 @@ fn disk_has_the_queues_that_the_options_say_and_nbd_beside_it() {
         (&["--vhost-user", "v", "--queue-size", "3"][..], "power of two"),
         (&["--vhost-user", "v", "--num-queues", "257"], "256"),
         (&["--socket", "s", "--num-queues", "2"], "--vhost-user"),
+        (&["--socket", "s", "--poll", "off"], "--vhost-user"),
+        (&["--vhost-user", "v", "--poll", "never"], "always"),
         (&["--vhost-user", "none/v"], "does not exist"),
         (&[], "--vhost-user"),
     ] {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::priority::Priority;
-use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
+use blockyard_host::server::{DeviceOptions, Polling, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_host::write_log::LogReader;
 use rustix::event::{EventfdFlags, eventfd};
@@ -47,17 +47,20 @@ impl Folder {
 
 /// A volume of a table of one line, which may name files, served on the socket `vhost`.
 fn serve(folder: &Folder, target: &str) -> (Serving, Arc<Volume>) {
+    serve_with(folder, target, DeviceOptions::default())
+}
+
+fn serve_with(folder: &Folder, target: &str, options: DeviceOptions) -> (Serving, Arc<Volume>) {
     let table = format!("0 {} {target}", SIZE_BYTES / 512);
     let text = SecretBytes::copy_of(table.as_bytes());
-    let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
-    let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
+    let controlled = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+    let volume = Arc::new(Volume::from_table(&text, &controlled).unwrap());
     let export = ServedExport {
         name: String::new(),
         volume: Arc::clone(&volume),
         priority: Priority::default(),
     };
     let socket = folder.path("vhost");
-    let options = DeviceOptions::default();
     let nbd = folder.path("nbd");
     let serving =
         Serving::start_with(&nbd, vec![export], ServerOptions::default(), move |server| {
@@ -253,53 +256,59 @@ fn push_read(guest: &mut Guest, slot: u16, sector: u64) {
 
 #[test]
 fn migrated_guest_has_all_that_the_server_wrote_when_logged_pages_are_copied() {
-    let folder = Folder::new();
-    let (serving, _) = serve(&folder, &format!("linear {} 0", folder.file("data").display()));
-    for features in [F_FLUSH, F_FLUSH | F_EVENT_INDEX] {
-        let mut guest = Guest::connect(&folder.path("vhost"), 1, features);
-        for slot in 0..SLOTS {
-            let bytes = vec![slot as u8 + 1; 9 * 4096];
-            assert_eq!(guest.write_data(100 * u64::from(slot), &bytes), 0);
+    for polling in [Polling::Off, Polling::Always] {
+        let folder = Folder::new();
+        let target = format!("linear {} 0", folder.file("data").display());
+        let options = DeviceOptions { polling, ..DeviceOptions::default() };
+        let (serving, _) = serve_with(&folder, &target, options);
+        for features in [F_FLUSH, F_FLUSH | F_EVENT_INDEX] {
+            migrate(Guest::connect(&folder.path("vhost"), 1, features));
         }
-        for slot in 0..SLOTS {
-            guest.write(status_at(slot), &[0xee]);
-        }
-        let mut log = memory_file(8192 + log_bytes());
-        assert!(set_log(&mut guest, &log, log_bytes(), 8192));
-        guest.set_logging(true);
-        let mut copy = guest.read(0, memory_bytes() as usize);
-        let before = copy.clone();
-        let mut logged = 0;
-        for round in 0..4u16 {
-            let slots = round..SLOTS - round;
-            let count = slots.len();
-            slots.for_each(|slot| push_read(&mut guest, slot, 100 * u64::from(slot)));
-            guest.kick(0);
-            // Another log while requests are in flight.
-            let next = memory_file(8192 + log_bytes());
-            assert!(set_log(&mut guest, &next, log_bytes(), 8192));
-            logged += copy_logged(&guest, &log, 8192, &mut copy);
-            log = next;
-            for _ in 0..count {
-                guest.ended(0);
-            }
-        }
-        guest.stop(0);
-        logged += copy_logged(&guest, &log, 8192, &mut copy);
-        // These the guest has written itself, which its virtual machine knows.
-        for at in [0, 0x1000, 0x4000, 0x8000] {
-            copy[at..at + PAGE_BYTES].copy_from_slice(&guest.read(at as u64, PAGE_BYTES));
-        }
-        let now = guest.read(0, memory_bytes() as usize);
-        assert!(copy == now, "a page is missing from the log");
-        assert!(now != before && logged < 8 * 32 * 12, "{logged} pages are too many");
-        for slot in 4..SLOTS - 4 {
-            let data = guest.read(Guest::data_at(0, slot) + 512, 9 * 4096);
-            assert!(data == vec![slot as u8 + 1; 9 * 4096], "{slot}");
-        }
-        drop(guest);
+        serving.stop();
     }
-    serving.stop();
+}
+
+fn migrate(mut guest: Guest) {
+    for slot in 0..SLOTS {
+        let bytes = vec![slot as u8 + 1; 9 * 4096];
+        assert_eq!(guest.write_data(100 * u64::from(slot), &bytes), 0);
+    }
+    for slot in 0..SLOTS {
+        guest.write(status_at(slot), &[0xee]);
+    }
+    let mut log = memory_file(8192 + log_bytes());
+    assert!(set_log(&mut guest, &log, log_bytes(), 8192));
+    guest.set_logging(true);
+    let mut copy = guest.read(0, memory_bytes() as usize);
+    let before = copy.clone();
+    let mut logged = 0;
+    for round in 0..4u16 {
+        let slots = round..SLOTS - round;
+        let count = slots.len();
+        slots.for_each(|slot| push_read(&mut guest, slot, 100 * u64::from(slot)));
+        guest.kick(0);
+        // Another log while requests are in flight.
+        let next = memory_file(8192 + log_bytes());
+        assert!(set_log(&mut guest, &next, log_bytes(), 8192));
+        logged += copy_logged(&guest, &log, 8192, &mut copy);
+        log = next;
+        for _ in 0..count {
+            guest.ended(0);
+        }
+    }
+    guest.stop(0);
+    logged += copy_logged(&guest, &log, 8192, &mut copy);
+    // These the guest has written itself, which its virtual machine knows.
+    for at in [0, 0x1000, 0x4000, 0x8000] {
+        copy[at..at + PAGE_BYTES].copy_from_slice(&guest.read(at as u64, PAGE_BYTES));
+    }
+    let now = guest.read(0, memory_bytes() as usize);
+    assert!(copy == now, "a page is missing from the log");
+    assert!(now != before && logged < 8 * 32 * 12, "{logged} pages are too many");
+    for slot in 4..SLOTS - 4 {
+        let data = guest.read(Guest::data_at(0, slot) + 512, 9 * 4096);
+        assert!(data == vec![slot as u8 + 1; 9 * 4096], "{slot}");
+    }
 }
 
 #[test]

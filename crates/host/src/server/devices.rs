@@ -13,6 +13,7 @@ use super::listen::Listener;
 use super::threads::{Ends, Threads};
 use crate::Error;
 use crate::vhost_user::Device;
+pub use crate::vhost_user::Polling;
 
 /// Limit of queues: the protocol's.
 pub const QUEUES_MAX: u16 = 256;
@@ -33,11 +34,18 @@ pub struct DeviceOptions {
     pub queues: u16,
     /// Limit of a ring's size, a power of two up to [`RING_LEN_MAX`].
     pub ring_len_max: u16,
+    /// Whether its queues poll.
+    pub polling: Polling,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { name: String::new(), queues: QUEUES_USUAL, ring_len_max: RING_LEN_MAX }
+        Self {
+            name: String::new(),
+            queues: QUEUES_USUAL,
+            ring_len_max: RING_LEN_MAX,
+            polling: Polling::default(),
+        }
     }
 }
 
@@ -55,7 +63,7 @@ impl DeviceDoor {
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
-        let DeviceOptions { queues, ring_len_max, .. } = *options;
+        let DeviceOptions { queues, ring_len_max, polling, .. } = *options;
         let fits = (1..=QUEUES_MAX).contains(&queues);
         if !fits || !ring_len_max.is_power_of_two() || ring_len_max > RING_LEN_MAX {
             return Err(Error::parameter(
@@ -73,6 +81,7 @@ impl DeviceDoor {
             priority: export.priority,
             queues,
             ring_len_max,
+            polling,
             place: path.display().to_string(),
             name,
             writeback: Arc::new(AtomicBool::new(true)),

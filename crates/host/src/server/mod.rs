@@ -47,7 +47,7 @@ use crate::{log, poll};
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
 use devices::DeviceDoor;
-pub use devices::{DeviceOptions, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
+pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use handshake::Handshake;
 use listen::Listener;
 use threads::{Ends, Threads};

@@ -19,6 +19,7 @@ use rustix::net::sockopt::socket_domain;
 use super::channel::{self, Notices};
 use super::dirty_log::DirtyLog;
 use super::memory::{GuestMemory, Window};
+use super::polling::Polling;
 use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
 use super::write_back::WriteBack;
 use crate::driver::Driver;
@@ -37,6 +38,7 @@ pub(crate) struct Device {
     pub(crate) queues: u16,
     /// Limit of a ring's size.
     pub(crate) ring_len_max: u16,
+    pub(crate) polling: Polling,
     /// The socket, for sentences.
     pub(crate) place: String,
     /// Name of the disk in the guest.
@@ -421,6 +423,7 @@ impl<'a> FrontEnd<'a> {
             kick,
             record: self.record(queue),
             grant: self.budget.grant(useful_bytes(&self.device.volume)),
+            polling: self.device.polling,
         };
         match Running::start(setup, signals) {
             Ok(running) => self.line(queue).running = Some(running),

@@ -15,9 +15,11 @@ mod inflight;
 mod interrupt;
 mod memory;
 mod pieces;
+mod polling;
 mod queue;
 mod requests;
 mod virtqueue;
 mod write_back;
 
 pub(crate) use device::Device;
+pub use polling::Polling;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! first kick ─> fetch ─> submit ─> completions ─> used ring ─> call
-//!                 └──────────────<── wait: kick, device, orders
+//!                 └──────────────<── wait: poll, then sleep until a kick, the device or orders
 //! ```
 //! Its configuration is fixed. A change stops the thread, which first finishes what it has fetched,
 //! and a new one starts. Only its call and error descriptors change while it runs.
@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{JoinHandle, available_parallelism};
+use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::Queue;
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use super::interrupt::{self, Foreign};
 use super::memory::{GuestMemory, Window};
 use super::pieces::Pieces;
+use super::polling::{self, Poller, Polling};
 use super::requests::Requests;
 use super::virtqueue::{RingFault, Virtqueue};
 use super::write_back::WriteBack;
@@ -46,7 +47,7 @@ const PIECES_UNIT_BYTES: usize = 256 << 10;
 pub(super) type Shared = Arc<OwnedFd>;
 
 /// All that a queue needs, for one run.
-// 13 fields: the front end, the volume and the queue each have a part.
+// 14 fields: the front end, the volume and the queue each have a part.
 pub(super) struct Setup {
     /// Name of the queue in a sentence.
     pub(super) name: String,
@@ -65,6 +66,7 @@ pub(super) struct Setup {
     /// Record of requests in flight.
     pub(super) record: Option<Window>,
     pub(super) grant: Grant,
+    pub(super) polling: Polling,
 }
 
 /// State that outlives a run.
@@ -101,6 +103,10 @@ impl Orders {
     fn give(&self) {
         self.is_new.store(true, Ordering::Release);
         signal(&self.wake);
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Acquire)
     }
 
     /// Writes to a descriptor of the front end.
@@ -240,12 +246,13 @@ struct QueueThread<'a> {
     is_stopping: bool,
     /// The reason for it, if it is the guest's.
     fault: Option<RingFault>,
+    poller: Poller,
     _grant: Grant,
 }
 
 impl<'a> QueueThread<'a> {
     fn new(setup: Setup, orders: &'a Orders) -> Result<Self, Fault> {
-        let Setup { volume, memory, queue, features, record, grant, .. } = setup;
+        let Setup { volume, memory, queue, features, record, grant, polling, .. } = setup;
         let next_available = setup.state.next_available;
         let ring = Virtqueue::new(&memory, &queue, features, next_available, record)?;
         let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
@@ -273,6 +280,8 @@ impl<'a> QueueThread<'a> {
             signals: Signals::default(),
             is_stopping: false,
             fault: None,
+            // Also a limit of the process to the time of one CPU counts.
+            poller: Poller::new(polling, available_parallelism().map_or(1, usize::from)),
             _grant: grant,
         })
     }
@@ -314,7 +323,7 @@ impl<'a> QueueThread<'a> {
     }
 
     fn follow_orders(&mut self) {
-        if self.orders.is_new.swap(false, Ordering::AcqRel) {
+        if self.orders.is_new() && self.orders.is_new.swap(false, Ordering::AcqRel) {
             self.is_stopping |= self.orders.stops.load(Ordering::Acquire);
             self.signals = self.orders.signals();
             self.call();
@@ -387,8 +396,38 @@ impl<'a> QueueThread<'a> {
         self.signals.call.iter().for_each(|call| self.orders.signal(call));
     }
 
-    /// Waits for a kick, an order, or the device.
+    /// Waits for a request, an order, or the device.
     fn wait(&mut self) -> Result<(), Fault> {
+        let start = Instant::now();
+        let mut polled = Duration::ZERO;
+        let mut is_found = false;
+        if let Some(limit) = self.poller.limit().filter(|_| self.may_poll()) {
+            is_found = polling::poll(limit, || self.is_found());
+            polled = start.elapsed();
+        }
+        if !is_found {
+            self.sleep()?;
+        }
+        self.poller.waited(start.elapsed(), polled);
+        Ok(())
+    }
+
+    /// Whether something may come that a poll finds: not on a suspended volume.
+    fn may_poll(&self) -> bool {
+        self.may_fetch() || !self.driver.is_idle()
+    }
+
+    /// Whether a poll has found something, or will not. The ring wants no kicks meanwhile.
+    fn is_found(&mut self) -> bool {
+        if !self.driver.is_idle() {
+            self.driver.poll();
+            self.driver.unplug();
+        }
+        self.has_work() || self.orders.is_new() || !self.may_poll()
+    }
+
+    /// Sleeps until a kick, an order, or the device.
+    fn sleep(&mut self) -> Result<(), Fault> {
         let fetches = self.may_fetch();
         if fetches && self.ring.arm() {
             self.ring.disarm();
@@ -442,3 +481,6 @@ impl Layout {
         Self { pieces_bytes, bounce_slots: (grant_bytes - pieces_bytes) / SLOT_BYTES }
     }
 }
+
+#[cfg(test)]
+mod tests;

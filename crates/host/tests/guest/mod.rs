@@ -89,6 +89,8 @@ struct GuestQueue {
     error: OwnedFd,
     available: u16,
     used: u16,
+    /// Index of the next request when the server was last asked whether it wants a kick.
+    announced: u16,
 }
 
 fn event() -> OwnedFd {
@@ -164,6 +166,7 @@ impl Guest {
         self.start_at(0, u16::from_le_bytes([index[0], index[1]]).into());
         self.queues[0].available = before.available;
         self.queues[0].used = before.used;
+        self.queues[0].announced = before.available;
         self.kick(0);
     }
 
@@ -200,7 +203,7 @@ impl Guest {
         self.command(SET_VRING_CALL, &number, &[call.as_fd()]);
         self.command(14, &number, &[error.as_fd()]);
         self.command(18, &words(&[queue, 1]), &[]);
-        self.queues.push(GuestQueue { kick, call, error, available: 0, used: 0 });
+        self.queues.push(GuestQueue { kick, call, error, available: 0, used: 0, announced: 0 });
     }
 
     /// Addresses of a ring, with the guest's address of its used ring.
@@ -344,6 +347,35 @@ impl Guest {
 
     pub(crate) fn kick(&self, queue: u32) {
         rustix::io::write(&self.queues[queue as usize].kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Kicks a queue if the server wants that, as a driver does; returns whether it did.
+    pub(crate) fn announce(&mut self, queue: u32) -> bool {
+        let ring = &mut self.queues[queue as usize];
+        let before = std::mem::replace(&mut ring.announced, ring.available);
+        let now = ring.available;
+        let event = self.asked_kick(queue);
+        let is_new =
+            |event: u16| now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before);
+        let is_wanted = event.is_some_and(is_new);
+        if is_wanted {
+            self.kick(queue);
+        }
+        is_wanted
+    }
+
+    /// Index of the request with which the server wants a kick. Without an event index it wants
+    /// one with each request or with none.
+    pub(crate) fn asked_kick(&self, queue: u32) -> Option<u16> {
+        let word = |at: u64| {
+            let bytes = self.read(Self::base(queue) + USED_AT + at, 2);
+            u16::from_le_bytes([bytes[0], bytes[1]])
+        };
+        if self.features & F_EVENT_INDEX != 0 {
+            return Some(word(4 + 8 * u64::from(RING_LEN)));
+        }
+        let next = self.queues[queue as usize].available.wrapping_sub(1);
+        (word(0) & 1 == 0).then_some(next)
     }
 
     /// Address of the header of a slot.

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use blockyard::DeviceOptions;
+use blockyard::{DeviceOptions, Polling};
 use blockyard_host::server::{QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
 use crate::disk_spec::{DiskSpec, checked_queue_size};
@@ -25,14 +26,25 @@ pub(crate) struct VhostUserArgs {
     #[arg(long, value_name = "N", requires = "vhost_user", default_value_t = RING_LEN_MAX,
           value_parser = parse_queue_size)]
     queue_size: u16,
+
+    /// When queues of that disk poll for requests: for a short time while the virtual machine is
+    /// busy, never, or always, which uses a CPU for each queue
+    #[arg(long, value_name = "WHEN", requires = "vhost_user", default_value = "auto",
+          value_parser = PossibleValuesParser::new(["auto", "off", "always"])
+              .try_map(|text| text.parse::<Polling>()))]
+    poll: Polling,
 }
 
 impl VhostUserArgs {
     /// The disk of the volume, with this name in the virtual machine.
     pub(super) fn disk(&self, name: String) -> Option<DiskSpec> {
         let path = self.vhost_user.clone()?;
-        let options =
-            DeviceOptions { name, queues: self.num_queues, ring_len_max: self.queue_size };
+        let options = DeviceOptions {
+            name,
+            queues: self.num_queues,
+            ring_len_max: self.queue_size,
+            polling: self.poll,
+        };
         Some(DiskSpec { path, options })
     }
 }

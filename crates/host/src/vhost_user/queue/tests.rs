@@ -1,0 +1,84 @@
+//! A queue between the end of a poll and its sleep.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_protocol::vhost_user::{Addresses, FEATURE_EVENT_INDEX, MemoryRegion};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::*;
+use crate::memory::Budget;
+use crate::volume::VolumeOptions;
+
+const MEMORY_BYTES: u64 = 64 << 10;
+const AVAILABLE_AT: u64 = 4096;
+const USED_AT: u64 = 8192;
+const RING_LEN: u16 = 16;
+
+fn setup(memory: &OwnedFd, features: u64, kick: &Shared) -> Setup {
+    rustix::fs::ftruncate(memory, MEMORY_BYTES).unwrap();
+    let region = MemoryRegion {
+        guest_addr: 0,
+        len_bytes: MEMORY_BYTES,
+        front_end_addr: 0,
+        file_offset_bytes: 0,
+    };
+    let memory = GuestMemory::default().with(region, memory).unwrap();
+    let mut queue = Queue::default();
+    queue.ring_len = RING_LEN;
+    queue.addresses = Some(Addresses { descriptors: 0, available: AVAILABLE_AT, used: USED_AT });
+    let text = SecretBytes::copy_of(b"0 8 zero");
+    let volume = Arc::new(Volume::from_table(&text, &VolumeOptions::default()).unwrap());
+    Setup {
+        name: String::new(),
+        grant: Budget::new(1).grant(useful_bytes(&volume)),
+        priority: Priority::default(),
+        disk: Disk {
+            size_bytes: 4096,
+            block_bytes: 512,
+            queues: 1,
+            read_only: false,
+            can_discard: false,
+        },
+        disk_name: [0; NAME_BYTES],
+        memory: Arc::new(memory),
+        queue,
+        features,
+        write_back: Arc::default(),
+        state: State { next_available: 0, is_kicked: true, is_broken: false },
+        kick: Arc::clone(kick),
+        record: None,
+        polling: Polling::Auto,
+        volume,
+    }
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+/// The guest sees that no kick is wanted, and sends none. The kick here would only end the sleep of
+/// a queue that does not look again.
+#[test]
+fn request_that_comes_between_the_poll_and_the_sleep_is_seen_without_its_kick() {
+    for features in [0, FEATURE_EVENT_INDEX] {
+        let memory: OwnedFd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        let kick = Arc::new(event());
+        let orders = Orders {
+            signals: Mutex::default(),
+            stops: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
+            wake: event(),
+            foreign: Foreign::default(),
+        };
+        let mut thread = QueueThread::new(setup(&memory, features, &kick), &orders).unwrap();
+        thread.ring.disarm();
+        assert!(!polling::poll(Duration::ZERO, || thread.is_found()));
+        File::from(memory).write_all_at(&1u16.to_le_bytes(), AVAILABLE_AT + 2).unwrap();
+        signal(&kick);
+        thread.sleep().unwrap();
+        assert!(take(&kick).unwrap(), "it waited for a kick");
+        assert!(thread.has_work());
+    }
+}
