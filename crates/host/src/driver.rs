@@ -555,6 +555,11 @@ impl Driver {
         self.gate.as_ref().is_some_and(|gate| !gate.lets_pass())
     }
 
+    /// Whether the server ends and the volume was suspended, so that no further request begins.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.gate.as_ref().is_some_and(ShardGate::is_stopped)
+    }
+
     /// Descriptor that becomes readable when the gate has moved, also for a front end that submits
     /// nothing while the volume is suspended.
     pub(crate) fn resumed(&self) -> Option<BorrowedFd<'_>> {

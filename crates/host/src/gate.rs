@@ -350,6 +350,11 @@ impl ShardGate {
         self.shard.wake.as_fd()
     }
 
+    /// Whether the server ends while the gate is closed.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.gate.state.load(Ordering::SeqCst) == STOPPED
+    }
+
     /// Whether a bio would pass now.
     pub(crate) fn lets_pass(&self) -> bool {
         self.gate.lets_pass()

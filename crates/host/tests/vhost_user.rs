@@ -300,6 +300,38 @@ fn memory_that_a_front_end_takes_away_stops_its_queue_and_not_the_server() {
 }
 
 #[test]
+fn front_end_that_replaces_memory_that_it_took_away_goes_on_without_a_reconnection() {
+    let served = Served::start(Way::Memory);
+    let whole = region(0, memory_bytes(), 0);
+    for is_added in [false, true] {
+        let mut guest = served.guest();
+        assert_eq!(guest.write_data(8, &pattern(1, 4096)), 0);
+        // The rings stay, the data does not.
+        guest.push(0, 1, WRITE, 8, 4096);
+        guest.memory.set_len(Guest::data_at(0, 0)).unwrap();
+        guest.kick(0);
+        assert!(guest.is_stopped(0));
+        guest.memory.set_len(memory_bytes()).unwrap();
+        let file = guest.memory.try_clone().unwrap();
+        if is_added {
+            let one: Vec<u8> =
+                [0].iter().chain(&whole).flat_map(|word| word.to_le_bytes()).collect();
+            assert!(guest.try_command(REM_MEM_REG, &one, &[]));
+            assert!(guest.try_command(ADD_MEM_REG, &one, &[file.as_fd()]));
+        } else {
+            assert!(guest.try_command(SET_MEM_TABLE, &table(&[whole]), &[file.as_fd()]));
+        }
+        let base = guest.stop(0);
+        assert_eq!(base, 1, "the write is the next request");
+        guest.write(Guest::data_at(0, 1), &pattern(2, 4096));
+        guest.start_again(0, base);
+        guest.kick(0);
+        assert_eq!((guest.ended(0).0, guest.status(0, 1)), (3, 0));
+        assert!(guest.read_data(8, 4096) == pattern(2, 4096));
+    }
+}
+
+#[test]
 fn memory_may_change_between_requests() {
     let served = Served::start(Way::Cached);
     let mut guest = served.guest();

@@ -121,6 +121,7 @@ fn writes_are_stable_at_their_end_while_write_back_caching_is_off() {
     // A suspended volume is not flushed, so the switch is refused; writes are stable all the same.
     volume.suspend().unwrap();
     assert!(!set_writeback(&mut guest, 0));
+    assert_eq!(guest.config()[32], 1, "no switch");
     volume.resume(false).unwrap();
     assert_eq!(guest.write_data(32, &[6; 4096]), 0);
     assert!(is_stable(&log, 32, &[6; 4096]));
@@ -135,6 +136,79 @@ fn writes_are_stable_at_their_end_while_write_back_caching_is_off() {
     assert!(is_stable(&log, 48, &[8; 4096]));
     drop(guest);
     serving.stop();
+}
+
+/// Requests are fetched before, during and after the switch.
+#[test]
+fn writes_that_are_in_flight_at_the_switch_are_stable_when_they_end() {
+    let folder = Folder::new();
+    let log = folder.file("log");
+    let target = format!("log-writes {} {}", folder.file("data").display(), log.display());
+    let (serving, _volume) = serve(&folder, &target);
+    let mut guest = Guest::connect(&folder.path("vhost"), 1, F_FLUSH | F_CONFIG_WCE);
+    for round in 0..40u8 {
+        assert!(set_writeback(&mut guest, 1));
+        for slot in 0..SLOTS {
+            guest.write(Guest::data_at(0, slot), &[round ^ 0xff; 32 << 10]);
+            guest.push(0, slot, WRITE, 64 * u64::from(slot), 32 << 10);
+        }
+        guest.kick(0);
+        for _ in 0..u32::from(round) * 1000 {
+            std::hint::spin_loop();
+        }
+        assert!(set_writeback(&mut guest, 0));
+        for _ in 0..SLOTS {
+            guest.ended(0);
+        }
+        for slot in [0, SLOTS / 2, SLOTS - 1] {
+            let sector = 64 * u64::from(slot);
+            assert!(is_stable(&log, sector, &[round ^ 0xff; 32 << 10]), "{round}: {slot}");
+        }
+    }
+    drop(guest);
+    serving.stop();
+}
+
+/// A record of requests in flight, as a server leaves it that fetched the request of slot 0.
+fn record_one(record: &OwnedFd) {
+    let record = File::from(record.try_clone().unwrap());
+    let [low, high] = RING_LEN.to_le_bytes();
+    record.write_all_at(&[1, 0, low, high], 8).unwrap();
+    record.write_all_at(&[1, 0, 0, 0, 0, 0, 0, 0, 1], 16).unwrap();
+}
+
+/// The front end keeps the index of the next request only.
+#[test]
+fn stop_waits_for_a_request_of_an_earlier_server_that_a_suspension_holds_up() {
+    for server_ends in [false, true] {
+        let folder = Folder::new();
+        let target = format!("linear {} 0", folder.file("data").display());
+        let (serving, volume) = serve(&folder, &target);
+        let socket = folder.path("vhost");
+        volume.suspend().unwrap();
+        let mut guest = Guest::connect_with_record(&socket, F_FLUSH, record_one);
+        guest.push(0, 0, READ, 0, 4096);
+        guest.kick(0);
+        guest.await_kicked(0);
+        guest.message(GET_VRING_BASE, 0, &[0; 8], &[]);
+        assert!(!guest.has_answer() && !guest.has_ended(0), "it is not done");
+        if server_ends {
+            serving.stop();
+            assert!(!guest.has_ended(0));
+            drop(volume);
+            let (serving, _volume) = serve(&folder, &target);
+            guest.reconnect(&socket);
+            assert_eq!((guest.ended(0).0, guest.status(0, 0)), (0, 0), "by the next server");
+            drop(guest);
+            serving.stop();
+        } else {
+            volume.resume(false).unwrap();
+            assert_eq!(guest.reply(), [0, 0, 0, 0, 1, 0, 0, 0]);
+            assert_eq!((guest.ended(0).0, guest.status(0, 0)), (0, 0));
+            drop(guest);
+            serving.stop();
+        }
+    }
 }
 
 /// A channel from the server to the front end: its two ends.

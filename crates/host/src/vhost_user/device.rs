@@ -19,8 +19,9 @@ use rustix::net::sockopt::socket_domain;
 use super::channel::{self, Notices};
 use super::dirty_log::DirtyLog;
 use super::memory::{GuestMemory, Window};
+use super::origin;
 use super::polling::Polling;
-use super::queue::{Running, Setup, Shared, Signals, State, useful_bytes};
+use super::queue::{RETRY, Running, Setup, Shared, Signals, State, useful_bytes};
 use super::write_back::WriteBack;
 use crate::driver::Driver;
 use crate::memory::Budget;
@@ -78,6 +79,8 @@ struct Line {
     signals: Signals,
     running: Option<Running>,
     state: State,
+    /// The system had no thread, descriptor or memory for it; another start is due.
+    is_owed: bool,
 }
 
 impl Line {
@@ -85,7 +88,7 @@ impl Line {
 
     fn new() -> Self {
         let signals = Signals::default();
-        Self { kick: None, signals, running: None, state: Self::STOPPED }
+        Self { kick: None, signals, running: None, state: Self::STOPPED, is_owed: false }
     }
 
     /// A new kick descriptor: the front end has set a broken queue up again.
@@ -100,11 +103,19 @@ impl Line {
         self.running.iter().for_each(|running| running.set_signals(self.signals.clone()));
     }
 
-    /// Stops it when nothing of it is in flight.
+    /// Stops it when nothing that it has fetched is in flight.
     fn stop(&mut self) {
+        self.is_owed = false;
         if let Some(running) = self.running.take() {
             self.state = running.stop(self.state);
         }
+    }
+
+    /// Stops it when nothing of it is in flight, also from an earlier server: its index is about to
+    /// be all that the front end keeps.
+    fn finish(&mut self) {
+        self.running.iter().for_each(Running::wait_for_recovered);
+        self.stop();
     }
 }
 
@@ -158,7 +169,9 @@ impl<'a> FrontEnd<'a> {
         self.grow();
         loop {
             let sources = [Some(socket), Some(growth.as_fd())];
-            let [has_message, has_grown] = poll::readable(&sources, None).map_err(failed)?;
+            let limit = self.lines.iter().any(|line| line.is_owed).then_some(RETRY);
+            let [has_message, has_grown] = poll::readable(&sources, limit).map_err(failed)?;
+            self.start_owed();
             if has_grown {
                 let _ = rustix::io::read(&growth, &mut [0; 8]);
                 self.grow();
@@ -233,6 +246,7 @@ impl<'a> FrontEnd<'a> {
             Action::SetFeatures => {
                 self.stop_all();
                 self.take_writeback();
+                self.device.writeback.store(self.session.has_writeback(), Ordering::Release);
                 if !self.session.logs() {
                     self.log = None;
                 }
@@ -241,7 +255,7 @@ impl<'a> FrontEnd<'a> {
             Action::SetWriteback(is_on) => self.switch_writeback(is_on)?,
             Action::SetLog(area) => {
                 let file = descriptors.next().ok_or("a log came without a descriptor")?;
-                self.log = Some(self.map_log(area, &file)?);
+                self.log = Some(Self::map_log(area, &file)?);
                 self.change_memory(GuestMemory::clone(&self.memory));
             }
             Action::Channel => {
@@ -268,7 +282,7 @@ impl<'a> FrontEnd<'a> {
                 self.line(queue).set_signals(signals);
             }
             Action::Stop(queue) => {
-                let base = self.stop(queue);
+                let base = self.finish(queue);
                 return Ok(Outcome::Stopped { queue, base });
             }
             Action::Reset => {
@@ -281,17 +295,22 @@ impl<'a> FrontEnd<'a> {
 
     /// Follows the session's kind of caching, for requests that are fetched from now on.
     fn take_writeback(&self) {
-        self.device.writeback.store(self.session.has_writeback(), Ordering::Release);
         self.write_back.set(self.session.writes_back(), self.session.may_switch_writeback());
     }
 
+    /// Without a flush there is no switch, so the configuration says what it said before. Writes
+    /// are stable all the same: the guest believes in its switch.
     fn switch_writeback(&mut self, is_on: bool) -> Result<(), String> {
         // Requests that began before the switch end before the flush.
         self.stop_all();
         self.take_writeback();
         self.write_back.prove();
         self.start_all();
-        if is_on { Ok(()) } else { self.flush() }
+        if !is_on {
+            self.flush()?;
+        }
+        self.device.writeback.store(is_on, Ordering::Release);
+        Ok(())
     }
 
     /// Makes stable what has ended: a guest that has switched write-back caching off does not flush
@@ -314,11 +333,11 @@ impl<'a> FrontEnd<'a> {
         &mut self.lines[usize::from(queue)]
     }
 
-    /// Stops a queue until it is set up again; returns the index of its next request.
-    fn stop(&mut self, queue: u16) -> u16 {
+    /// Finishes a queue until it is set up again; returns the index of its next request.
+    fn finish(&mut self, queue: u16) -> u16 {
         let base = self.session.queue(queue).base;
         let line = self.line(queue);
-        line.stop();
+        line.finish();
         line.kick = None;
         let state = std::mem::replace(&mut line.state, Line::STOPPED);
         if state.is_kicked { state.next_available } else { base }
@@ -330,6 +349,15 @@ impl<'a> FrontEnd<'a> {
 
     fn start_all(&mut self) {
         (0..self.device.queues).for_each(|queue| self.restart(queue));
+    }
+
+    /// Starts queues again for which the system had no means.
+    fn start_owed(&mut self) {
+        for queue in 0..self.device.queues {
+            if self.line(queue).is_owed {
+                self.restart(queue);
+            }
+        }
     }
 
     /// Replaces the memory while nothing is in flight.
@@ -347,8 +375,8 @@ impl<'a> FrontEnd<'a> {
     ) -> Result<(), String> {
         // Before the new memory is mapped: a front end may replace nearly all of its address space.
         self.stop_all();
-        self.memory = Arc::new(self.memory.cleared());
-        let mut memory = self.memory.cleared();
+        self.memory = Arc::default();
+        let mut memory = GuestMemory::default();
         for (region, file) in regions.iter().zip(files) {
             memory = memory.with(*region, &file)?;
         }
@@ -357,26 +385,21 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// Maps memory that is no guest's, as a region whose addresses are offsets.
-    fn map(
-        &self,
-        len_bytes: u64,
-        file_offset_bytes: u64,
-        file: &OwnedFd,
-    ) -> Result<GuestMemory, String> {
+    fn map(len_bytes: u64, file_offset_bytes: u64, file: &OwnedFd) -> Result<GuestMemory, String> {
         let region =
             MemoryRegion { guest_addr: 0, len_bytes, front_end_addr: 0, file_offset_bytes };
-        self.memory.cleared().with(region, file)
+        GuestMemory::default().with(region, file)
     }
 
-    fn map_log(&self, area: LogArea, file: &OwnedFd) -> Result<Arc<DirtyLog>, String> {
-        let mapped = self.map(area.len_bytes, area.file_offset_bytes, file)?;
+    fn map_log(area: LogArea, file: &OwnedFd) -> Result<Arc<DirtyLog>, String> {
+        let mapped = Self::map(area.len_bytes, area.file_offset_bytes, file)?;
         let window = mapped.window(0, area.len_bytes as usize, 1).expect("it is the whole region");
         Ok(Arc::new(DirtyLog::new(window)))
     }
 
     /// Records requests in flight in this memory.
     fn set_records(&mut self, area: InflightArea, file: &OwnedFd) -> Result<(), String> {
-        let records = self.map(area.len_bytes, area.file_offset_bytes, file)?;
+        let records = Self::map(area.len_bytes, area.file_offset_bytes, file)?;
         self.stop_all();
         self.records = Some((area, records));
         self.start_all();
@@ -398,6 +421,7 @@ impl<'a> FrontEnd<'a> {
         let may_run = self.session.may_run(queue);
         let set_up = *self.session.queue(queue);
         let line = self.line(queue);
+        let was_owed = line.is_owed;
         line.stop();
         if !line.state.is_kicked {
             line.state.next_available = set_up.base;
@@ -406,9 +430,6 @@ impl<'a> FrontEnd<'a> {
         let signals = line.signals.clone();
         let Some(kick) = line.kick.clone().filter(|_| may_run && !state.is_broken) else { return };
         let name = format!("{}: queue {queue}", self.device.place);
-        if !memory::has_headroom() {
-            return log::say(format_args!("{name} is stopped: there is no memory for it"));
-        }
         let setup = Setup {
             name: name.clone(),
             volume: Arc::clone(&self.device.volume),
@@ -425,9 +446,19 @@ impl<'a> FrontEnd<'a> {
             grant: self.budget.grant(useful_bytes(&self.device.volume)),
             polling: self.device.polling,
         };
-        match Running::start(setup, signals) {
+        let has_memory = memory::has_headroom();
+        let started = has_memory.then(|| Running::start(setup, signals));
+        let started = started.unwrap_or_else(|| Err(std::io::ErrorKind::OutOfMemory.into()));
+        match started {
             Ok(running) => self.line(queue).running = Some(running),
-            Err(error) => log::say(format_args!("{name} is stopped: no thread for it: {error}")),
+            Err(error) => {
+                self.line(queue).is_owed = true;
+                if !was_owed {
+                    log::say(format_args!(
+                        "{name} waits: the system has no thread for it: {error}"
+                    ));
+                }
+            }
         }
     }
 }
@@ -443,6 +474,9 @@ fn make_records(area: InflightArea) -> Result<OwnedFd, String> {
 /// thread. User-Mode Linux sends sockets. Others are not taken. Devices and directories are always
 /// ready or never, and to read from a descriptor of signals would take them away from this process.
 fn signal_descriptor(fd: OwnedFd) -> Option<Shared> {
+    if !origin::is_the_kernels(&fd) {
+        return None;
+    }
     let facts = rustix::fs::fstat(&fd).ok()?;
     let is_signal = match FileType::from_raw_mode(facts.st_mode) {
         FileType::Fifo => true,

@@ -44,6 +44,11 @@ impl DirtyLog {
         addr.checked_add(len_bytes).is_some_and(|end| end.div_ceil(PAGE_BYTES) <= pages)
     }
 
+    /// Whether the front end has taken the log away.
+    pub(super) fn is_broken(&self) -> bool {
+        self.window.is_broken()
+    }
+
     /// Whether a page without a bit was written.
     pub(super) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Acquire)

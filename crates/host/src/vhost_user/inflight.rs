@@ -116,6 +116,11 @@ impl Inflight {
         self.store(USED_AT, used);
     }
 
+    /// Whether the front end has taken the record away.
+    pub(super) fn is_broken(&self) -> bool {
+        self.window.is_broken()
+    }
+
     fn at(&self, head: u16) -> usize {
         ENTRIES_AT + usize::from(head) * ENTRY_BYTES
     }

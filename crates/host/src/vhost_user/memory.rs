@@ -15,6 +15,7 @@ use rustix::fs::FileType;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::dirty_log::DirtyLog;
+use super::origin;
 use crate::file::sigbus;
 
 const PAGE_BYTES: u64 = 4096;
@@ -28,8 +29,8 @@ struct Region {
     mapped_bytes: usize,
     /// `Some` until the drop.
     guard: Option<sigbus::Guard>,
-    /// Flag that the guard sets when the memory is taken away.
-    _broken: Arc<AtomicBool>,
+    /// The guard sets it when the memory is taken away.
+    broken: Arc<AtomicBool>,
 }
 
 // SAFETY: the mapping lives as long as the value, and all accesses copy or are atomic.
@@ -39,7 +40,12 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps a region of a file.
-    fn map(of: MemoryRegion, file: &OwnedFd, broken: &Arc<AtomicBool>) -> Result<Self, String> {
+    fn map(of: MemoryRegion, file: &OwnedFd) -> Result<Self, String> {
+        if !origin::is_the_kernels(file) {
+            return Err("guest memory is a file of FUSE, or of another mount namespace; put it \
+                        into a file of tmpfs, hugetlbfs or a mounted disk"
+                .into());
+        }
         let failed = |error: rustix::io::Errno| format!("guest memory cannot be mapped: {error}");
         let facts = rustix::fs::fstat(file).map_err(failed)?;
         // The sum was checked by the session.
@@ -60,16 +66,20 @@ impl Region {
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, 0) };
         let base = base.map_err(failed)?.cast::<u8>();
         let start = base as usize;
-        let flag = Arc::as_ptr(broken);
+        let broken = Arc::new(AtomicBool::new(false));
         // SAFETY: `Drop` drops the guard before it unmaps, and `broken` is dropped after that.
-        let guard = unsafe { sigbus::guard(start, start + mapped_bytes, flag) };
-        let region = Self { of, base, mapped_bytes, guard, _broken: Arc::clone(broken) };
+        let guard = unsafe { sigbus::guard(start, start + mapped_bytes, Arc::as_ptr(&broken)) };
+        let region = Self { of, base, mapped_bytes, guard, broken };
         if region.guard.is_none() {
             return Err("guest memory cannot be guarded: too many files are mapped".into());
         }
         // SAFETY: the mapping was made above. Nothing depends on the advice but core dumps.
         let _ = unsafe { madvise(base.cast(), mapped_bytes, Advice::LinuxDontDump) };
         Ok(region)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
     }
 
     /// Address of a byte of the region, and the number of bytes from there on.
@@ -96,8 +106,6 @@ impl Drop for Region {
 pub(super) struct GuestMemory {
     /// In the order of their guest addresses; they do not overlap.
     regions: Vec<Arc<Region>>,
-    /// Shared by all regions.
-    broken: Arc<AtomicBool>,
     /// Pages that are written are noted in it.
     log: Option<Arc<DirtyLog>>,
 }
@@ -106,7 +114,7 @@ impl GuestMemory {
     /// This memory, and another region.
     pub(super) fn with(&self, of: MemoryRegion, file: &OwnedFd) -> Result<Self, String> {
         let mut more = self.clone();
-        let region = Arc::new(Region::map(of, file, &self.broken)?);
+        let region = Arc::new(Region::map(of, file)?);
         let place = more.regions.partition_point(|other| other.of.guest_addr < of.guest_addr);
         more.regions.insert(place, region);
         Ok(more)
@@ -128,14 +136,11 @@ impl GuestMemory {
         self.log.as_ref()
     }
 
-    /// No memory, for the same front end.
-    pub(super) fn cleared(&self) -> Self {
-        Self { regions: Vec::new(), broken: Arc::clone(&self.broken), log: None }
-    }
-
-    /// Whether the front end has taken memory away. What was read since then may be zeroes.
+    /// Whether the front end has taken memory away, or the log. What was read since then may be
+    /// zeroes.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::SeqCst)
+        self.regions.iter().any(|region| region.is_broken())
+            || self.log.as_ref().is_some_and(|log| log.is_broken())
     }
 
     /// The longest run of bytes from a guest address on.
@@ -246,7 +251,7 @@ impl GuestMemory {
         let region = self.regions.iter().find(holds)?;
         let (base, _) = region.at(front_end_addr - region.of.front_end_addr);
         let is_aligned = (base as usize).is_multiple_of(align_bytes);
-        is_aligned.then(|| Window { base, len_bytes, _region: Arc::clone(region) })
+        is_aligned.then(|| Window { base, len_bytes, region: Arc::clone(region) })
     }
 }
 
@@ -308,7 +313,7 @@ impl Data<'_> {
 pub(super) struct Window {
     base: *mut u8,
     len_bytes: usize,
-    _region: Arc<Region>,
+    region: Arc<Region>,
 }
 
 // SAFETY: the window keeps its region mapped, and all accesses copy or are atomic.
@@ -356,6 +361,11 @@ impl Window {
         let base = self.at::<1>(offset_bytes);
         // SAFETY: the byte is mapped as long as the window, and only accessed atomically.
         unsafe { AtomicU8::from_ptr(base) }.store(value, Ordering::Release);
+    }
+
+    /// Whether the front end has taken its memory away.
+    pub(super) fn is_broken(&self) -> bool {
+        self.region.is_broken()
     }
 
     pub(super) fn len_bytes(&self) -> usize {

@@ -14,6 +14,7 @@ mod dirty_log;
 mod inflight;
 mod interrupt;
 mod memory;
+mod origin;
 mod pieces;
 mod polling;
 mod queue;

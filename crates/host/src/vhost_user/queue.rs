@@ -38,6 +38,8 @@ const STACK_BYTES: usize = 256 << 10;
 const PUBLISH_EVERY: u16 = 32;
 /// Idle time after which a queue releases its buffers.
 const IDLE: Duration = Duration::from_secs(5);
+/// Time between attempts to start a queue for which the system has no thread, descriptor or memory.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Time after which a queue that is to stop is perhaps stuck in a descriptor of its front end.
 const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// Memory for data: a multiple of 256 KiB.
@@ -92,6 +94,8 @@ pub(super) struct Signals {
 struct Orders {
     signals: Mutex<Signals>,
     stops: AtomicBool,
+    /// Requests of an earlier server end before the stop, also those of a suspended volume.
+    waits_for_recovered: AtomicBool,
     /// Something of the above has changed.
     is_new: AtomicBool,
     wake: OwnedFd,
@@ -139,6 +143,7 @@ impl Running {
         let orders = Arc::new(Orders {
             signals: Mutex::new(signals),
             stops: AtomicBool::new(false),
+            waits_for_recovered: AtomicBool::new(false),
             is_new: AtomicBool::new(true),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             foreign: Foreign::default(),
@@ -161,7 +166,13 @@ impl Running {
         self.orders.give();
     }
 
-    /// Stops the queue when nothing of it is in flight.
+    /// The next stop also waits for requests of an earlier server that cannot begin yet, because
+    /// the volume is suspended.
+    pub(super) fn wait_for_recovered(&self) {
+        self.orders.waits_for_recovered.store(true, Ordering::Release);
+    }
+
+    /// Stops the queue when nothing that it has fetched is in flight.
     pub(super) fn stop(self, before: State) -> State {
         self.orders.stops.store(true, Ordering::Release);
         self.orders.give();
@@ -194,7 +205,8 @@ fn run(setup: Setup, orders: &Orders) -> State {
         if !is_kicked {
             return Ok(());
         }
-        let mut thread = QueueThread::new(setup, orders)?;
+        let Some(means) = Means::gather(&setup, orders) else { return Ok(()) };
+        let mut thread = QueueThread::new(setup, means, orders)?;
         let outcome = thread.run();
         state.next_available = thread.ring.next_available();
         outcome
@@ -231,6 +243,45 @@ fn take(fd: &OwnedFd) -> io::Result<bool> {
     }
 }
 
+/// Parts of a queue for which the system may have no memory or descriptors.
+struct Means {
+    driver: Driver,
+    region: Arc<Region>,
+}
+
+impl Means {
+    fn new(setup: &Setup) -> io::Result<Self> {
+        let Setup { volume, grant, priority, .. } = setup;
+        let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
+        let region = Arc::new(Region::new(layout.pieces_bytes)?);
+        let world = vec![Arc::clone(&region)];
+        let driver = Driver::new(&volume.parts, layout.bounce_slots, world, *priority)?;
+        Ok(Self { driver, region })
+    }
+
+    /// Tries again until the system has them; `None` if the queue is to stop first.
+    fn gather(setup: &Setup, orders: &Orders) -> Option<Self> {
+        let mut has_said = false;
+        loop {
+            match Self::new(setup) {
+                Ok(means) => return Some(means),
+                Err(error) if !has_said => {
+                    log::say(format_args!("{} waits: {error}", setup.name));
+                    has_said = true;
+                }
+                Err(_) => {}
+            }
+            if orders.stops.load(Ordering::Acquire) {
+                return None;
+            }
+            // An order only ends the wait; it is followed later.
+            if let Ok([true]) = poll::readable(&[Some(orders.wake.as_fd())], Some(RETRY)) {
+                let _ = take(&orders.wake);
+            }
+        }
+    }
+}
+
 /// A queue whose guest has kicked it.
 struct QueueThread<'a> {
     // First, so that its drop has waited for the operations that use the memory of the others.
@@ -251,14 +302,11 @@ struct QueueThread<'a> {
 }
 
 impl<'a> QueueThread<'a> {
-    fn new(setup: Setup, orders: &'a Orders) -> Result<Self, Fault> {
+    fn new(setup: Setup, means: Means, orders: &'a Orders) -> Result<Self, RingFault> {
+        let Means { mut driver, region } = means;
         let Setup { volume, memory, queue, features, record, grant, polling, .. } = setup;
         let next_available = setup.state.next_available;
         let ring = Virtqueue::new(&memory, &queue, features, next_available, record)?;
-        let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
-        let region = Arc::new(Region::new(layout.pieces_bytes)?);
-        let world = vec![Arc::clone(&region)];
-        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, setup.priority)?;
         if !volume.fans_out_pieces() {
             driver.stay_inline();
         }
@@ -300,13 +348,22 @@ impl<'a> QueueThread<'a> {
                     continue;
                 }
             }
-            if self.is_stopping && self.requests.len() == 0 && !self.may_fetch() {
+            if self.may_end() {
                 return self.fault.take().map_or(Ok(()), |fault| Err(fault.into()));
             }
             if !self.has_work() {
                 self.wait()?;
             }
         }
+    }
+
+    /// Whether nothing is in flight that the stop waits for.
+    fn may_end(&self) -> bool {
+        let waits = self.orders.waits_for_recovered.load(Ordering::Acquire)
+            && self.ring.has_recovered()
+            && self.fault.is_none()
+            && !self.driver.is_stopped();
+        self.is_stopping && self.requests.len() == 0 && !self.may_fetch() && !waits
     }
 
     fn turn(&mut self) -> Result<(), RingFault> {
@@ -378,7 +435,7 @@ impl<'a> QueueThread<'a> {
         if self.memory.log().is_some_and(|log| log.is_short()) {
             return Err(RingFault::Log);
         }
-        if self.memory.is_broken() {
+        if self.memory.is_broken() || self.ring.has_lost_record() {
             return Err(RingFault::MemoryTaken);
         }
         // Before the call: a guest whose descriptor blocks does not hold up a suspension.

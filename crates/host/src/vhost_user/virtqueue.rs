@@ -134,6 +134,11 @@ impl Virtqueue {
         !self.recovered.is_empty()
     }
 
+    /// Whether the front end has taken the record of requests in flight away.
+    pub(super) fn has_lost_record(&self) -> bool {
+        self.inflight.as_ref().is_some_and(Inflight::is_broken)
+    }
+
     /// Whether a request can be fetched.
     pub(super) fn has_available(&self) -> bool {
         let index = self.available.load_u16(INDEX_AT, Ordering::Acquire);

@@ -72,6 +72,8 @@ pub(crate) const FRONT_END: u64 = 0x7000_0000_0000;
 /// Time limit of an answer; a slower server hangs.
 const HANGS: Duration = Duration::from_secs(60);
 const NO_TIME: Duration = Duration::ZERO;
+/// Time in which an answer comes that nothing holds up.
+const SOON: Duration = Duration::from_millis(200);
 
 /// A guest with one or two queues.
 pub(crate) struct Guest {
@@ -99,7 +101,8 @@ fn event() -> OwnedFd {
 
 fn is_ready(fd: &impl AsFd, limit: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: 0 };
+    let tv_nsec = limit.subsec_nanos().into();
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec };
     poll(&mut polled, Some(&limit)).unwrap() == 1
 }
 
@@ -117,11 +120,21 @@ impl Guest {
 
     /// Connects with a record of requests in flight, and starts a queue.
     pub(crate) fn connect_recorded(socket: &Path, features: u64) -> Self {
+        Self::connect_with_record(socket, features, |_| ())
+    }
+
+    /// Fills the record, as an earlier server may have done, before it is used.
+    pub(crate) fn connect_with_record(
+        socket: &Path,
+        features: u64,
+        fill: impl FnOnce(&OwnedFd),
+    ) -> Self {
         let mut guest = Self::greet(socket, features);
         let mut body = [0; 24];
         body[16..20].copy_from_slice(&[1, 0, (RING_LEN % 256) as u8, (RING_LEN / 256) as u8]);
         guest.message(31, 0, &body, &[]);
         let (reply, fd) = guest.reply_with_descriptor();
+        fill(&fd);
         guest.command(32, &reply, &[fd.as_fd()]);
         guest.record = Some((fd, reply));
         guest.start(0);
@@ -168,6 +181,18 @@ impl Guest {
         self.queues[0].used = before.used;
         self.queues[0].announced = before.available;
         self.kick(0);
+    }
+
+    /// Whether an answer comes soon.
+    pub(crate) fn has_answer(&self) -> bool {
+        is_ready(&self.socket, SOON)
+    }
+
+    /// Waits until the server has seen the kick.
+    pub(crate) fn await_kicked(&self, queue: u32) {
+        while is_ready(&self.queues[queue as usize].kick, NO_TIME) {
+            std::thread::yield_now();
+        }
     }
 
     /// Receives the body of a reply, and the descriptor beside it.

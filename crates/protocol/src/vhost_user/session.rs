@@ -169,6 +169,14 @@ struct Pending {
     is_answered: bool,
     /// The queue that this message gives its first kick descriptor.
     first_kick: Option<u16>,
+    /// The byte for write-back caching that it replaces.
+    replaced_writeback: Option<u8>,
+}
+
+impl Pending {
+    fn new(header: Header, is_answered: bool) -> Self {
+        Self { header, is_answered, first_kick: None, replaced_writeback: None }
+    }
 }
 
 impl Session {
@@ -192,7 +200,7 @@ impl Session {
             regions: Vec::new(),
             has_log: false,
             config: space,
-            pending: Pending { header, is_answered: true, first_kick: None },
+            pending: Pending::new(header, true),
         }
     }
 
@@ -286,7 +294,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Action, Violation> {
         assert_eq!(body.len(), header.body_bytes());
-        self.pending = Pending { header, is_answered: false, first_kick: None };
+        self.pending = Pending::new(header, false);
         let mut body = Body(body);
         match self.take(header, &mut body, descriptors, out) {
             Ok(action) => Ok(action),
@@ -333,6 +341,9 @@ impl Session {
     fn undo(&mut self, request: u32) {
         if let Some(queue) = self.pending.first_kick {
             self.queues[usize::from(queue)].has_kick = false;
+        }
+        if let Some(value) = self.pending.replaced_writeback {
+            self.config[CONFIG_WRITEBACK_AT] = value;
         }
         match request {
             request::SET_MEM_TABLE => self.regions.clear(),
@@ -602,7 +613,8 @@ impl Session {
         if value > 1 {
             return Err(Refusal::Switch(value.into()).into());
         }
-        self.config[CONFIG_WRITEBACK_AT] = value;
+        let replaced = core::mem::replace(&mut self.config[CONFIG_WRITEBACK_AT], value);
+        self.pending.replaced_writeback = Some(replaced);
         Ok(Action::SetWriteback(value == 1))
     }
 

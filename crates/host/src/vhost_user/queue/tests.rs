@@ -68,11 +68,14 @@ fn request_that_comes_between_the_poll_and_the_sleep_is_seen_without_its_kick() 
         let orders = Orders {
             signals: Mutex::default(),
             stops: AtomicBool::new(false),
+            waits_for_recovered: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
             wake: event(),
             foreign: Foreign::default(),
         };
-        let mut thread = QueueThread::new(setup(&memory, features, &kick), &orders).unwrap();
+        let setup = setup(&memory, features, &kick);
+        let means = Means::new(&setup).unwrap();
+        let mut thread = QueueThread::new(setup, means, &orders).unwrap();
         thread.ring.disarm();
         assert!(!polling::poll(Duration::ZERO, || thread.is_found()));
         File::from(memory).write_all_at(&1u16.to_le_bytes(), AVAILABLE_AT + 2).unwrap();
