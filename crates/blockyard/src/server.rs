@@ -55,6 +55,7 @@ enum Door {
     Descriptor(OwnedFd),
     /// A disk of a virtual machine, by the name of its export.
     VhostUser(PathBuf, String, DeviceOptions),
+    VhostUserDescriptor(OwnedFd, String, DeviceOptions),
     Control(PathBuf),
     MetricsUnix(PathBuf),
     MetricsTcp(SocketAddr),
@@ -67,7 +68,10 @@ impl Door {
             Self::VhostUser(path, ..) => ("vhost_user", path),
             Self::Control(path) => ("control", path),
             Self::MetricsUnix(path) => ("metrics_unix", path),
-            Self::Tcp(_) | Self::Descriptor(_) | Self::MetricsTcp(_) => return Ok(()),
+            Self::Tcp(_)
+            | Self::Descriptor(_)
+            | Self::VhostUserDescriptor(..)
+            | Self::MetricsTcp(_) => return Ok(()),
         };
         if path.as_os_str().is_empty() {
             let problem = format!("`{field}`: the path is empty");
@@ -139,6 +143,18 @@ impl Server {
         options: DeviceOptions,
     ) -> Self {
         self.door(Door::VhostUser(path.into(), export.into(), options))
+    }
+
+    /// Like [`Server::vhost_user`], over a Unix socket that listens already: the program that starts
+    /// the virtual machine may have opened it.
+    #[must_use]
+    pub fn vhost_user_descriptor(
+        self,
+        socket: OwnedFd,
+        export: impl Into<String>,
+        options: DeviceOptions,
+    ) -> Self {
+        self.door(Door::VhostUserDescriptor(socket, export.into(), options))
     }
 
     /// Accepts commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
@@ -291,12 +307,12 @@ impl Listening {
             Door::Tcp(addresses) => self.addresses.push(first_of(server, &addresses)?),
             Door::Descriptor(socket) => server.listen_fd(socket)?,
             Door::VhostUser(path, name, options) => {
-                let export = self.names.iter().position(|export| *export == name);
-                let export = export.ok_or_else(|| {
-                    let problem = format!("`vhost_user`: there is no export {name:?}");
-                    Error::options(Path::new("server"), problem)
-                })?;
+                let export = position(&self.names, &name, "vhost_user")?;
                 server.listen_vhost_user(&path, export, &options)?;
+            }
+            Door::VhostUserDescriptor(socket, name, options) => {
+                let export = position(&self.names, &name, "vhost_user_descriptor")?;
+                server.listen_vhost_user_fd(socket, export, &options)?;
             }
             Door::Control(path) => {
                 let devices = Arc::clone(devices);
@@ -309,6 +325,14 @@ impl Listening {
         }
         Ok(())
     }
+}
+
+/// Number of the export that a door has named.
+fn position(names: &[String], name: &str, field: &str) -> Result<usize, Error> {
+    names.iter().position(|export| export == name).ok_or_else(|| {
+        let problem = format!("`{field}`: there is no export {name:?}");
+        Error::options(Path::new("server"), problem)
+    })
 }
 
 /// Listens on the first available address.

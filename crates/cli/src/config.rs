@@ -43,7 +43,7 @@ use serde::Deserialize;
 
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
-use crate::disk_spec::{DiskSpec, checked_num_queues, checked_queue_size, disk_name};
+use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
@@ -306,7 +306,7 @@ impl ExportText {
         let polling = self.poll.as_deref().map(str::parse).transpose();
         let polling = polling.map_err(|error: String| of_key("poll", &error))?.unwrap_or_default();
         let options = DeviceOptions { name, queues, ring_len_max, polling };
-        Ok(Some(DiskSpec { path: folder.join(path), options }))
+        Ok(Some(DiskSpec { socket: DiskSocket::Path(folder.join(path)), options }))
     }
 
     fn scheduling(&self) -> Result<Scheduling, Failure> {
@@ -522,7 +522,11 @@ pub(crate) fn check_names(exports: &[ExportSpec]) -> Result<(), Failure> {
 fn check_sockets(nbd: Option<&Path>, exports: &[ExportSpec]) -> Result<(), Failure> {
     let disks = exports.iter().filter_map(|export| export.disk.as_ref());
     let mut seen = BTreeSet::new();
-    for path in disks.map(|disk| disk.path.as_path()).chain(nbd) {
+    let paths = disks.filter_map(|disk| match &disk.socket {
+        DiskSocket::Path(path) => Some(path.as_path()),
+        DiskSocket::Inherited(..) => None,
+    });
+    for path in paths.chain(nbd) {
         if !seen.insert(path) {
             return Err(Failure::failed(format!(
                 "the socket {} is named twice; give each `vhost_user` its own path",
@@ -649,8 +653,8 @@ mod tests {
         )
         .unwrap();
         let disks: Vec<_> = config.exports.iter().flat_map(|export| &export.disk).collect();
-        let paths: Vec<_> = disks.iter().map(|disk| disk.path.as_path()).collect();
-        assert_eq!(paths, [Path::new("/run/w"), Path::new("/etc/yard/v")]);
+        let sockets: Vec<_> = disks.iter().map(|disk| disk.socket.to_string()).collect();
+        assert_eq!(sockets, ["vhost-user socket /run/w", "vhost-user socket /etc/yard/v"]);
         let usual = DeviceOptions { name: "b.img".into(), ..DeviceOptions::default() };
         let polling = Polling::Always;
         let home = DeviceOptions { name: "home".into(), queues: 4, ring_len_max: 128, polling };

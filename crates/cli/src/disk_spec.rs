@@ -1,15 +1,45 @@
 //! The disk that a volume is for a virtual machine.
 
+use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use blockyard::DeviceOptions;
-use blockyard_host::server::{QUEUES_MAX, RING_LEN_MAX};
+use blockyard_host::server::{QUEUES_MAX, RING_LEN_MAX, inherited_unix_socket};
+
+use crate::failure::Failure;
+
+/// A socket for virtual machines.
+#[derive(Debug)]
+pub(crate) enum DiskSocket {
+    /// It is made here.
+    Path(PathBuf),
+    /// It was passed by this number, and listens.
+    Inherited(i32, OwnedFd),
+}
+
+impl DiskSocket {
+    /// A socket that was passed.
+    pub(crate) fn inherited(number: i32) -> Result<Self, Failure> {
+        let socket = inherited_unix_socket(number);
+        let socket = socket.map_err(|error| Failure::failed(format!("--fd: {error}")))?;
+        Ok(Self::Inherited(number, socket))
+    }
+}
+
+impl fmt::Display for DiskSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "vhost-user socket {}", path.display()),
+            Self::Inherited(number, _) => write!(f, "vhost-user descriptor {number}"),
+        }
+    }
+}
 
 /// A disk for a virtual machine, from options or a configuration file.
 #[derive(Debug)]
 pub(crate) struct DiskSpec {
-    /// Its socket.
-    pub(crate) path: PathBuf,
+    pub(crate) socket: DiskSocket,
     /// Its queues.
     pub(crate) options: DeviceOptions,
 }

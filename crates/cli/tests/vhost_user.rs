@@ -4,6 +4,13 @@
 mod guest;
 mod lab;
 
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
 use guest::{F_EVENT_INDEX, F_FLUSH, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE};
 use lab::{Lab, SMALL_LEN_BYTES, Server, is_socket, noise};
 use rustix::process::{Pid, Signal, kill_process};
@@ -154,6 +161,76 @@ fn requests_in_flight_at_a_kill_are_done_by_the_next_server() {
     }
 }
 
+/// A socket that listens at this path and is the standard input of the command.
+fn passed(command: &mut Command, path: &Path) {
+    command.stdin(Stdio::from(OwnedFd::from(UnixListener::bind(path).unwrap())));
+}
+
+#[test]
+fn socket_that_was_passed_serves_the_disk_and_another_descriptor_is_refused_with_its_number() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut command = lab.blockyard(&["serve", "vol", "-d", "pass", "--fd", "0", "-r"]);
+    passed(&mut command, &lab.path("v"));
+    let server = Server::start(command);
+    assert!(server.said[0].ends_with("at vhost-user descriptor 0"), "{:?}", server.said);
+    let mut guest = connect(&lab);
+    assert_eq!(guest.run(0, READ, 0, 4096), 0);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    assert!(guest.is_disconnected());
+    let (connected, _other) = UnixStream::pair().unwrap();
+    let other: [(&str, OwnedFd, &str); 4] = [
+        ("0", connected.into(), "does not listen"),
+        ("0", UnixDatagram::unbound().unwrap().into(), "no Unix stream socket"),
+        ("0", TcpListener::bind("127.0.0.1:0").unwrap().into(), "no Unix stream socket"),
+        ("99", File::open("/dev/null").unwrap().into(), "is not open"),
+    ];
+    for (number, fd, expected) in other {
+        let mut command = lab.blockyard(&["serve", "vol", "-d", "pass", "--fd", number]);
+        let said = lab::one_error(&command.stdin(Stdio::from(fd)).output().unwrap(), 1);
+        let place = format!("--fd: descriptor {number}");
+        assert!(said.contains(&place) && said.contains(expected), "{said}");
+    }
+}
+
+/// The folder of this repository's files for packages.
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/vhost-user")
+}
+
+/// QEMU's conventions for vhost-user programs, and vhost-user.json.
+#[test]
+fn program_that_the_descriptor_names_follows_the_conventions_of_vhost_user_programs() {
+    let descriptor = std::fs::read(packaging().join("50-blockyard.json")).unwrap();
+    let descriptor: serde_json::Value = serde_json::from_slice(&descriptor).unwrap();
+    let keys: Vec<_> = descriptor.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["description", "type", "binary"]);
+    let binary = Path::new(descriptor["binary"].as_str().unwrap());
+    assert!(binary.is_absolute());
+    let lab = Lab::new();
+    lab.volume("vol");
+    let program = packaging().join(binary.file_name().unwrap());
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        let folder = Path::new(env!("CARGO_BIN_EXE_blockyard")).parent().unwrap();
+        command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+        command.args(words).current_dir(lab.path(".")).stdin(Stdio::null());
+        command
+    };
+    let expected = serde_json::json!({"type": "block", "features": ["read-only", "blk-file"]});
+    for words in [&["--print-capabilities"][..], &["--socket-path=v", "--print-capabilities"]] {
+        let output = run(words).output().unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(output.status.success() && said == expected, "{said}");
+        assert_eq!(said["type"], descriptor["type"]);
+    }
+    let words = ["--socket-path=v", "--blk-file=vol", "--read-only", "-d", "pass"];
+    let server = Server::start(run(&words));
+    let mut guest = connect(&lab);
+    assert_eq!((guest.run(0, READ, 0, 4096), guest.write_data(0, &[0; 4096])), (0, 1));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0), "the program is the server itself");
+}
+
 #[test]
 fn disk_has_the_queues_that_the_options_say_and_nbd_beside_it() {
     let lab = Lab::new();
@@ -173,6 +250,8 @@ fn disk_has_the_queues_that_the_options_say_and_nbd_beside_it() {
         (&["--socket", "s", "--poll", "off"], "--vhost-user"),
         (&["--vhost-user", "v", "--poll", "never"], "always"),
         (&["--vhost-user", "none/v"], "does not exist"),
+        (&["--socket-path", "v", "--fd", "3"], "cannot be used with"),
+        (&["--socket-path", "v", "--blk-file", "other"], "cannot be used with"),
         (&[], "--vhost-user"),
     ] {
         let words = [&["serve", "vol", "-d", "pass"], words].concat();

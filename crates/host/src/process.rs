@@ -45,6 +45,21 @@ fn close_descriptors_on_exec() -> io::Result<()> {
     }
 }
 
+/// A descriptor of our own for one that this process has inherited; programs that are started do
+/// not get it.
+///
+/// # Errors
+/// No descriptor has this number, or the process has too many.
+pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call touches no memory, and reports a number without a descriptor.
+    let made = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made just now, and nothing else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
 /// Locks later memory of keys and passphrases, and excludes it from core dumps.
 pub fn lock_secrets() {
     secret::set_protector(protect);

@@ -21,7 +21,7 @@ use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, check_export_name, check_names};
-use crate::disk_spec::disk_name;
+use crate::disk_spec::{DiskSocket, disk_name};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, Uri, split_host_port};
@@ -39,7 +39,7 @@ use vhost_user::VhostUserArgs;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 40] = [
+const OF_ONE_VOLUME: [&str; 42] = [
     "volume",
     "trace",
     "pipeline",
@@ -80,6 +80,8 @@ const OF_ONE_VOLUME: [&str; 40] = [
     "ioprio",
     "alias",
     "vhost_user",
+    "fd",
+    "blk_file",
 ];
 
 /// Serve volumes as network block devices (NBD) and as disks of virtual machines
@@ -175,6 +177,9 @@ struct Plan {
 
 /// Serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    if args.vhost_user.prints_capabilities() {
+        return vhost_user::print_capabilities();
+    }
     // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
     let mut plan = Plan::new(args, activated)?;
@@ -252,8 +257,11 @@ impl Plan {
             ));
         }
         socket.iter().try_for_each(|path| check_folder("--socket", path))?;
-        let mut disks = exports.iter().filter_map(|export| export.disk.as_ref());
-        disks.try_for_each(|disk| check_folder("--vhost-user", &disk.path))?;
+        for disk in exports.iter().filter_map(|export| export.disk.as_ref()) {
+            if let DiskSocket::Path(path) = &disk.socket {
+                check_folder("--vhost-user", path)?;
+            }
+        }
         let threads = args.threads.or(config.threads);
         // A client usually has four connections.
         let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
@@ -314,9 +322,7 @@ impl Plan {
         }
         let tcp_place = servers.len();
         for spec in &self.exports {
-            if let Some(disk) = &spec.disk {
-                server = server.vhost_user(&disk.path, &spec.name, disk.options.clone());
-            }
+            server = with_disk(server, spec)?;
         }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
@@ -339,6 +345,21 @@ impl Plan {
     }
 }
 
+/// Adds the socket of a virtual machine.
+fn with_disk(server: Server, spec: &ExportSpec) -> Result<Server, Failure> {
+    let Some(disk) = &spec.disk else { return Ok(server) };
+    let options = disk.options.clone();
+    match &disk.socket {
+        DiskSocket::Path(path) => Ok(server.vhost_user(path, &spec.name, options)),
+        DiskSocket::Inherited(number, socket) => {
+            let socket = socket.try_clone().map_err(|error| {
+                Failure::failed(format!("--fd {number}: it cannot be duplicated: {error}"))
+            })?;
+            Ok(server.vhost_user_descriptor(socket, &spec.name, options))
+        }
+    }
+}
+
 /// Whether a socket can be made at a path.
 fn check_folder(option: &str, path: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -358,8 +379,8 @@ fn parse_minimum_block(text: &str) -> Result<u32, String> {
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let name = args.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
-    let volume = args.volume.spec()?;
-    let disk = args.vhost_user.disk(disk_name(&name, &volume.path));
+    let volume = args.vhost_user.named_volume(&args.volume).spec()?;
+    let disk = args.vhost_user.disk(disk_name(&name, &volume.path))?;
     let export = ExportSpec {
         name,
         volume,
@@ -453,7 +474,7 @@ fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> 
         format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
     });
     let disk = spec.disk.as_ref();
-    let vhost_user = disk.map(|disk| format!("vhost-user socket {}", disk.path.display()));
+    let vhost_user = disk.map(|disk| disk.socket.to_string());
     let nbd = (!servers.is_empty()).then(|| at(&spec.name));
     let places: Vec<_> = nbd.into_iter().chain(vhost_user).collect();
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");

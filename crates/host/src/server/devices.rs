@@ -3,7 +3,7 @@
 //! A volume in two virtual machines destroys its file system, so a second front end waits in the
 //! backlog until the first one has left.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -63,11 +63,32 @@ impl DeviceDoor {
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
+        Self::over(path.display().to_string(), || Listener::unix(path), export, options, ends)
+    }
+
+    /// Over a socket that listens already.
+    pub(super) fn inherited(
+        fd: OwnedFd,
+        export: &ServedExport,
+        options: &DeviceOptions,
+        ends: Ends,
+    ) -> Result<Self, Error> {
+        let listen = || Listener::inherited_unix(fd);
+        Self::over("inherited socket".into(), listen, export, options, ends)
+    }
+
+    fn over(
+        place: String,
+        listen: impl FnOnce() -> Result<Listener, Error>,
+        export: &ServedExport,
+        options: &DeviceOptions,
+        ends: Ends,
+    ) -> Result<Self, Error> {
         let DeviceOptions { queues, ring_len_max, polling, .. } = *options;
         let fits = (1..=QUEUES_MAX).contains(&queues);
         if !fits || !ring_len_max.is_power_of_two() || ring_len_max > RING_LEN_MAX {
             return Err(Error::parameter(
-                path.display(),
+                place,
                 format!(
                     "a disk has 1 to {QUEUES_MAX} queues of a size that is a power of two up to \
                      {RING_LEN_MAX}; it has {queues} of {ring_len_max}"
@@ -82,11 +103,11 @@ impl DeviceDoor {
             queues,
             ring_len_max,
             polling,
-            place: path.display().to_string(),
+            place,
             name,
             writeback: Arc::new(AtomicBool::new(true)),
         };
-        let listener = Listener::unix(path)?;
+        let listener = listen()?;
         let front_end = Threads::new("vhost device", ends);
         Ok(Self { listener, device: Arc::new(device), front_end })
     }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::socket::Socket;
-use crate::Error;
+use crate::{Error, process};
 
 /// Limit of unaccepted clients: the system's own limit (`net.core.somaxconn`) since Linux 5.4.
 const BACKLOG: i32 = 4096;
@@ -79,6 +79,13 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Like [`Listener::inherited`], for a Unix stream socket only.
+    pub(super) fn inherited_unix(fd: OwnedFd) -> Result<Self, Error> {
+        let path = Path::new("inherited descriptor");
+        check_unix(&fd).map_err(|problem| Error::parameter(path.display(), problem))?;
+        Self::inherited(fd)
+    }
+
     /// Needed because a client may vanish between `poll` and `accept`.
     fn set_non_blocking(&self, path: &Path) -> Result<(), Error> {
         rustix::io::ioctl_fionbio(&self.fd, true)
@@ -113,6 +120,32 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(&file.path);
         }
     }
+}
+
+/// A descriptor of our own for a listening Unix socket that another program has opened and passed
+/// by its number.
+///
+/// # Errors
+/// No descriptor has this number, or it is another one.
+pub fn inherited_unix_socket(number: i32) -> Result<OwnedFd, Error> {
+    let failed = |problem: String| Error::parameter(format!("descriptor {number}"), problem);
+    let fd = process::duplicate(number).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBADF) => failed("is not open; pass the listening socket".into()),
+        _ => failed(format!("cannot be used: {error}")),
+    })?;
+    check_unix(&fd).map_err(|problem| failed(problem.into()))?;
+    Ok(fd)
+}
+
+fn check_unix(fd: &OwnedFd) -> Result<(), &'static str> {
+    let is_unix = sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX);
+    if !is_unix || sockopt::socket_type(fd) != Ok(SocketType::STREAM) {
+        return Err("is no Unix stream socket; pass one that listens");
+    }
+    if sockopt::socket_acceptconn(fd) != Ok(true) {
+        return Err("is a Unix socket that does not listen; pass the one that accepts connections");
+    }
+    Ok(())
 }
 
 /// Creates a listening socket with access for its owner only.

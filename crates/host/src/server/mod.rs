@@ -50,6 +50,7 @@ use devices::DeviceDoor;
 pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use handshake::Handshake;
 use listen::Listener;
+pub use listen::inherited_unix_socket;
 use threads::{Ends, Threads};
 use waiting::{Limits, Waiting};
 
@@ -245,6 +246,24 @@ impl Server {
     ) -> Result<(), Error> {
         let export = &self.shared.served[export];
         self.devices.push(DeviceDoor::open(path, export, options, self.ends.clone())?);
+        Ok(())
+    }
+
+    /// Like [`Server::listen_vhost_user`], over a Unix socket that listens already.
+    ///
+    /// # Errors
+    /// The descriptor is no such socket; or a number of the options is out of its range.
+    ///
+    /// # Panics
+    /// No export has this number.
+    pub fn listen_vhost_user_fd(
+        &mut self,
+        fd: OwnedFd,
+        export: usize,
+        options: &DeviceOptions,
+    ) -> Result<(), Error> {
+        let export = &self.shared.served[export];
+        self.devices.push(DeviceDoor::inherited(fd, export, options, self.ends.clone())?);
         Ok(())
     }
 
