@@ -145,8 +145,8 @@ impl Server {
         self.door(Door::VhostUser(path.into(), export.into(), options))
     }
 
-    /// Like [`Server::vhost_user`], over a Unix socket that listens already: the program that starts
-    /// the virtual machine may have opened it.
+    /// Like [`Server::vhost_user`], over a Unix socket that listens already: the program that
+    /// starts the virtual machine may have opened it.
     #[must_use]
     pub fn vhost_user_descriptor(
         self,

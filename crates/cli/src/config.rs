@@ -293,8 +293,8 @@ impl ExportText {
         let Some(path) = &self.vhost_user else {
             if self.num_queues.is_some() || self.queue_size.is_some() || self.poll.is_some() {
                 return Err(Failure::failed(
-                    "`num_queues`, `queue_size` and `poll` are for a disk of a virtual machine; name \
-                     its socket with `vhost_user`",
+                    "`num_queues`, `queue_size` and `poll` are for a disk of a virtual machine; \
+                     name its socket with `vhost_user`",
                 ));
             }
             return Ok(None);

@@ -6,8 +6,9 @@
 //!              └───────────> ask for a kick, look again, sleep <────────────────┘
 //! ```
 //! A poll saves the guest a kick and this thread a wake-up, and uses a CPU meanwhile. So each poll
-//! has a limit. The time of polls for nothing is a debt, which short waits pay: no queue polls while
-//! it has one. So polls for nothing use little time for each request, whatever the guest does.
+//! has a limit. The time of polls for nothing is a debt, which short waits pay: no queue polls
+//! while it has one. So polls for nothing use little time for each request, whatever the guest
+//! does.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
