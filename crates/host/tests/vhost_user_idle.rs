@@ -58,15 +58,12 @@ fn burst(guest: &mut Guest) {
     }
 }
 
-/// Whether the queues that `before` has do not run while another disk is busy.
-fn sleep_beside(other: &mut Guest, before: impl Fn() -> BTreeMap<String, String>) -> bool {
-    // A queue wakes once to release its memory, after some seconds without a request.
-    (0..3).any(|_| {
-        let before = before();
-        burst(other);
-        let after = usage();
-        before.iter().all(|(thread, usage)| after[thread] == *usage)
-    })
+/// Whether none of these queues runs while another disk is busy for a while.
+fn sleep_beside(other: &mut Guest, quiet: &BTreeMap<String, String>) -> bool {
+    let before = usage();
+    burst(other);
+    let after = usage();
+    quiet.keys().all(|thread| after[thread] == before[thread])
 }
 
 #[test]
@@ -80,16 +77,19 @@ fn queue_without_requests_does_not_run_while_another_disk_is_busy() {
     guests.iter_mut().for_each(burst);
     let quiet = usage();
     assert_eq!(quiet.len(), 2);
-    let of_quiet = || usage().into_iter().filter(|(name, _)| quiet.contains_key(name)).collect();
     let mut other = Guest::connect(&busy, 1, F_FLUSH);
     // The poll after the last request ends during this burst.
     burst(&mut other);
     let has_cpus = std::thread::available_parallelism().unwrap().get() > 1;
-    assert!(!has_cpus || !sleep_beside(&mut other, of_quiet), "one of them always polls");
+    // Others may use the CPUs of a busy machine for longer than a burst.
+    let runs = (0..1000).any(|_| !sleep_beside(&mut other, &quiet));
+    assert!(!has_cpus || runs, "one of them always polls");
     // Requests of a suspended volume cannot begin.
     volume.suspend().unwrap();
     burst(&mut other);
-    assert!(sleep_beside(&mut other, of_quiet), "a queue has run");
+    // A queue wakes once to release its memory, after some seconds without a request.
+    let sleeps = (0..10).any(|_| sleep_beside(&mut other, &quiet));
+    assert!(sleeps, "a queue has run");
     drop((guests, other));
     [serving, serving_always, serving_busy].into_iter().for_each(Serving::stop);
 }

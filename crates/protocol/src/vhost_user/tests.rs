@@ -158,10 +158,15 @@ fn driver_that_may_switches_write_back_caching_and_changes_nothing_else() {
         let body = change(offset, 0, &vec![1; len_bytes as usize]);
         assert_eq!(refused(&body), Refusal::Config { offset, len_bytes });
     }
-    let switch = (SET_CONFIG, NEED_REPLY);
-    for (outcome, value) in [(Outcome::Failed, 1), (Outcome::Done, 0), (Outcome::Failed, 0)] {
-        say_with(&mut session, switch, &change(32, 0, &[0]), 0, outcome).unwrap();
-        assert_eq!(session.has_writeback(), value == 1, "{outcome:?}");
+    for (value, outcome, shown) in [
+        (1, Outcome::Done, 1),
+        (0, Outcome::Failed, 1),
+        (0, Outcome::Done, 0),
+        (1, Outcome::Failed, 0),
+    ] {
+        let said = say_with(&mut session, (SET_CONFIG, 0), &change(32, 0, &[value]), 0, outcome);
+        assert_eq!(said.is_ok(), outcome == Outcome::Done);
+        assert_eq!(session.has_writeback(), shown == 1, "{value} {outcome:?}");
     }
     let short = change(32, 0, &[1, 1])[..13].to_vec();
     let said = say(&mut session, SET_CONFIG, &short, 0);
