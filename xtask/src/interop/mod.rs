@@ -19,6 +19,7 @@ mod machines;
 mod options;
 mod paths;
 mod peers;
+mod qemu;
 mod service;
 mod tokens;
 mod traces;
@@ -53,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     clients::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
     machines::run(&mut cases, &lab);
+    qemu::run(&mut cases, &lab, args.rounds);
     logged::run(&mut cases, &lab);
     service::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);

@@ -1,0 +1,31 @@
+#!/bin/bash
+# initramfs.sh ROOT WORK OUT: writes the guest's root as the archive OUT: the busybox and the block driver of ROOT,
+# ext4's tools of this machine, and the files of WORK as the folder of the script.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(readlink -f "$1") work=$2 out=$3
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+# A package of ROOT may have been on the machine already; then it is the machine's.
+found() { find "$root/$1" "/$1" -maxdepth 1 -name "$2" -print -quit 2>/dev/null; }
+busybox=$(found bin busybox)
+modules=$(found lib/modules '*-cloud-amd64')
+
+mkdir -p "$tree"/{bin,dev,etc,proc,run,sbin,sys,usr/sbin,work}
+cp "$busybox" "$tree/bin/busybox"
+ln -s busybox "$tree/bin/sh"
+cp "$here/guest-init" "$tree/init"
+xz -dc "$modules/kernel/drivers/block/virtio_blk.ko.xz" >"$tree/virtio_blk.ko"
+cp /etc/mke2fs.conf "$tree/etc/"
+for tool in mke2fs e2fsck; do
+    path=$(PATH=$PATH:/usr/sbin:/sbin command -v "$tool")
+    cp "$path" "$tree/usr/sbin/"
+    ldd "$path" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$tree$(dirname "$library")"
+        cp -L "$library" "$tree$library"
+    done
+done
+ln -s mke2fs "$tree/usr/sbin/mkfs.ext4"
+cp -r "$work/." "$tree/work/"
+(cd "$tree" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$out"

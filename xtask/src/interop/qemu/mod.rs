@@ -1,0 +1,206 @@
+//! Guests of QEMU (without KVM: slow and everywhere) whose disk is our vhost-user socket: a file
+//! system, servers that are killed under load, and migration under load. The guest verifies what it
+//! reads, and `dump` must read what the guest read last.
+
+mod guest;
+mod program;
+mod qmp;
+
+use super::kernel::{has_tree, hex, make_tree, verdict};
+use crate::cases::Cases;
+use crate::lab::{Lab, Server};
+use crate::process::until;
+use crate::tools;
+use crate::volume::{Maker, Recipe, Volume};
+use anyhow::{Context, Result, bail, ensure};
+use guest::Guest;
+use program::Program;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Time limit of a state that a guest or a server reaches.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Passes of all writers between two kills, and before and after a migration.
+const PASSES: usize = 6;
+
+pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
+    const NAME: &str = "QEMU guest on a vhost-user disk";
+    if !cases.wants_some(NAME) {
+        return;
+    }
+    let program = program::get(lab);
+    let mut case = |name: &str, case: &dyn Fn(&Program) -> Result<String>| {
+        cases.run(&format!("{NAME}: {name}"), || match &program {
+            Ok(program) => case(program),
+            Err(error) => Ok(skipped(&format!("{error:#}"))),
+        });
+    };
+    case("files", &|program| files(lab, program));
+    case("killed servers", &|program| kills(lab, program, rounds.div_ceil(2)));
+    case("migration", &|program| migration(lab, program));
+}
+
+/// One line for a machine without QEMU's packages: their last complaint.
+fn skipped(why: &str) -> String {
+    format!("skipped, QEMU is not to be had here: {}", why.lines().next_back().unwrap_or_default())
+}
+
+/// A file system is made, files are copied into it, and it is checked.
+fn files(lab: &Lab, program: &Program) -> Result<String> {
+    let volume = volume(lab, "qemu-files")?;
+    make_tree(lab)?;
+    let server = serve(lab, &volume)?;
+    let mut guest = Guest::start(lab, program, "files", "disk.sh", &vhost_user(lab, &volume), &[])?;
+    let seen = ended(&mut guest)?;
+    healthy(&server)?;
+    server.stop()?;
+    let plain = same_in_dump(lab, &volume, &seen)?;
+    has_tree(lab, &plain)?;
+    Ok("dump reads what the guest read, e2fsck finds nothing, every file is equal".into())
+}
+
+/// Servers are killed while writes and reads are in flight. The guest sees no error.
+fn kills(lab: &Lab, program: &Program, kills: u32) -> Result<String> {
+    let volume = volume(lab, "qemu-kills")?;
+    let mut server = serve(lab, &volume)?;
+    let mut guest = Guest::start(lab, program, "kills", "load.sh", &vhost_user(lab, &volume), &[])?;
+    let mut passes = 0;
+    for _ in 0..kills {
+        passes = guest.wait_for_passes(passes + PASSES)?;
+        server.kill()?;
+        server = serve(lab, &volume)?;
+    }
+    passes = guest.wait_for_passes(passes + PASSES)?;
+    guest.say("stop")?;
+    let seen = ended(&mut guest)?;
+    healthy(&server)?;
+    server.stop()?;
+    same_in_dump(lab, &volume, &seen)?;
+    Ok(format!("{kills} kills in {passes} passes of a MiB, dump reads what the guest read"))
+}
+
+/// A machine moves to another QEMU, with another server, while it writes and reads. The disk below
+/// both servers is one NBD server, as hosts share it.
+fn migration(lab: &Lab, program: &Program) -> Result<String> {
+    let volume = volume(lab, "qemu-migration")?;
+    let store = Store::start(lab, &volume)?;
+    let here = store.serve(lab, "migration-here")?;
+    let there = store.serve(lab, "migration-there")?;
+    let disk = |name: &str| lab.path(name).with_extension("vhost");
+    let mut source = Guest::start(lab, program, "source", "load.sh", &disk("migration-here"), &[])?;
+    let before = source.wait_for_passes(PASSES)?;
+    let way = format!("unix:{}", lab.path("migration.sock").display());
+    let incoming = ["-incoming", &way];
+    let mut target =
+        Guest::start(lab, program, "target", "load.sh", &disk("migration-there"), &incoming)?;
+    target.wait_for_file(&lab.path("migration.sock"))?;
+    let moved = migrate(&source, &way)?;
+    let during = source.passes() - before;
+    source.end()?;
+    let after = target.wait_for_passes(PASSES)?;
+    target.say("stop")?;
+    let seen = ended(&mut target)?;
+    for server in [here, there] {
+        healthy(&server)?;
+        server.stop()?;
+    }
+    drop(store);
+    same_in_dump(lab, &volume, &seen)?;
+    Ok(format!(
+        "{moved}, {during} passes of a MiB meanwhile, {after} afterwards, dump reads what the \
+         guest read"
+    ))
+}
+
+/// Moves the machine; returns QEMU's figures.
+fn migrate(source: &Guest, way: &str) -> Result<String> {
+    let mut qmp = source.qmp()?;
+    // Slow enough that the guest writes while its memory is copied.
+    let limits = json!({"max-bandwidth": 32 << 20, "downtime-limit": 300});
+    qmp.execute("migrate-set-parameters", &limits)?;
+    qmp.execute("migrate", &json!({"uri": way}))?;
+    let mut state = json!(null);
+    until(LIMIT, || {
+        state = qmp.execute("query-migrate", &json!({})).unwrap_or_default();
+        matches!(state["status"].as_str(), None | Some("completed" | "failed" | "cancelled"))
+    });
+    ensure!(state["status"] == "completed", "the migration did not complete: {state}");
+    Ok(format!("moved in {} ms, stopped for {} ms", state["total-time"], state["downtime"]))
+}
+
+fn volume(lab: &Lab, name: &'static str) -> Result<Volume> {
+    Recipe { name, maker: Maker::Blockyard, options: "--sector-size 512" }.make(lab)
+}
+
+fn vhost_user(lab: &Lab, volume: &Volume) -> PathBuf {
+    lab.path(volume.name).with_extension("vhost")
+}
+
+fn serve(lab: &Lab, volume: &Volume) -> Result<Server> {
+    volume.serve(lab, &["--vhost-user", &vhost_user(lab, volume).display().to_string()])
+}
+
+fn healthy(server: &Server) -> Result<()> {
+    ensure!(!server.log().contains("is stopped"), "{}", server.log());
+    Ok(())
+}
+
+/// The checksum that a guest reports when it has ended.
+fn ended(guest: &mut Guest) -> Result<String> {
+    let said = guest.wait()?;
+    ensure!(!said.contains("I/O error"), "the guest saw an error: {}", tools::tail(&said));
+    if !said.contains("@ done") {
+        bail!("the guest did not finish: {}", tools::tail(&said));
+    }
+    verdict(&said, "disk")
+}
+
+/// Compares the plaintext with the guest's checksum; returns the plaintext's file.
+fn same_in_dump(lab: &Lab, volume: &Volume, seen: &str) -> Result<PathBuf> {
+    let plain = lab.path(volume.name).with_extension("plain");
+    tools::run(volume.command(lab, "dump")?.arg("--force").arg("-o").arg(&plain))?;
+    let ours = hex(&Sha256::digest(fs::read(&plain)?));
+    ensure!(seen == ours, "the guest read {seen}, dump reads {ours}");
+    Ok(plain)
+}
+
+/// An NBD server of an image, below two servers of ours.
+struct Store {
+    nbdkit: Child,
+    uri: String,
+    key: String,
+}
+
+impl Store {
+    fn start(lab: &Lab, volume: &Volume) -> Result<Store> {
+        tools::need("nbdkit")?;
+        let socket = lab.path("store.sock");
+        let mut nbdkit = tools::daemon("nbdkit");
+        nbdkit.args(["-f", "-U"]).arg(&socket).arg("file").arg(&volume.image);
+        let nbdkit = nbdkit.stderr(Stdio::null()).spawn().context("nbdkit does not start")?;
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let store = Store { nbdkit, uri, key: lab.pass().display().to_string() };
+        ensure!(until(LIMIT, || UnixStream::connect(&socket).is_ok()), "nbdkit does not listen");
+        // The server runs as another user.
+        lab.give(&socket)?;
+        Ok(store)
+    }
+
+    fn serve(&self, lab: &Lab, name: &str) -> Result<Server> {
+        let disk = lab.path(name).with_extension("vhost").display().to_string();
+        lab.serve(name, &[&self.uri, "--key-file", &self.key, "--vhost-user", &disk])
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.nbdkit.kill();
+        let _ = self.nbdkit.wait();
+    }
+}

@@ -1,0 +1,75 @@
+//! QEMU, a kernel for its guests and the archive that they boot from. Debian's packages are
+//! unpacked into cargo's target directory once; nothing is installed.
+
+use crate::lab::{self, Lab};
+use crate::tools;
+use crate::volume::noise;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The files of a guest.
+pub(super) struct Program {
+    root: PathBuf,
+    kernel: PathBuf,
+    archive: PathBuf,
+}
+
+/// Unpacks QEMU if it is not there yet, and writes the archive with the scripts and files of this
+/// lab.
+pub(super) fn get(lab: &Lab) -> Result<Program> {
+    let scripts = tools::root().join("tests/qemu");
+    let dir = lab::target().join("qemu");
+    let root = dir.join("root");
+    if !root.is_dir() {
+        tools::run(tools::tool("bash").arg(scripts.join("get.sh")).arg(&dir))?;
+    }
+    let kernel = kernel(&root)?;
+    let work = lab.path("qemu");
+    fs::create_dir_all(&work)?;
+    fs::copy(scripts.join("load.sh"), work.join("load.sh"))?;
+    fs::copy(tools::root().join("tests/kernel/disk.sh"), work.join("disk.sh"))?;
+    fs::write(work.join("kernel.noise"), noise(99, 1 << 20))?;
+    super::make_tree(lab)?;
+    tools::run(tools::tool("cp").arg("-r").arg(lab.path("tree")).arg(&work))?;
+    let archive = lab.path("qemu.cpio");
+    let mut pack = tools::tool("bash");
+    tools::run(pack.arg(scripts.join("initramfs.sh")).arg(&root).arg(&work).arg(&archive))?;
+    Ok(Program { root, kernel, archive })
+}
+
+/// The kernel of the unpacked packages, or the machine's if its package was installed already.
+fn kernel(root: &Path) -> Result<PathBuf> {
+    for boot in [root.join("boot"), "/boot".into()] {
+        for entry in fs::read_dir(boot).into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("vmlinuz-") && name.ends_with("-cloud-amd64") {
+                return Ok(entry.path());
+            }
+        }
+    }
+    bail!("no kernel in {}", root.display())
+}
+
+impl Program {
+    /// QEMU with a kernel that runs this script, without a disk.
+    pub(super) fn command(&self, script: &str) -> Result<Command> {
+        let unpacked = self.root.join("usr/bin/qemu-system-x86_64");
+        let program = if unpacked.exists() { unpacked } else { "qemu-system-x86_64".into() };
+        let mut qemu = tools::daemon(program.to_str().context("the path of QEMU is no text")?);
+        qemu.env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"));
+        for folder in ["qemu", "seabios"] {
+            qemu.arg("-L").arg(self.root.join("usr/share").join(folder));
+        }
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        qemu.args(["-accel", "tcg", "-smp", "2", "-m", "256M"]);
+        qemu.args(["-machine", "q35,memory-backend=memory"]);
+        qemu.args(["-object", "memory-backend-memfd,id=memory,size=256M,share=on"]);
+        qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.archive);
+        qemu.arg("-append")
+            .arg(format!("console=ttyS0 quiet loglevel=4 panic=-1 guest_script={script}"));
+        Ok(qemu)
+    }
+}
