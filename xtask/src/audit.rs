@@ -22,9 +22,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(db) = &db {
         ensure!(db.join("crates").is_dir(), "{}: no advisory database", db.display());
     }
-    for lock in ["Cargo.lock", "fuzz/Cargo.lock"] {
+    for manifest in tools::WORKSPACES {
+        let lock = manifest.replace(".toml", ".lock");
         let mut audit = tools::cargo();
-        audit.args(["audit", "--deny", "warnings", "--file", lock]);
+        audit.args(["audit", "--deny", "warnings", "--file", &lock]);
         if let Some(db) = &db {
             // The checkout's owner decides how old it may be.
             audit.args(["--no-fetch", "--stale", "--db"]).arg(db);

@@ -3,7 +3,7 @@
 //! `cargo x check` judges them from `Cargo.lock` and `cargo metadata`, which every machine has.
 //! cargo-deny uses the same rules and checks more (yanked crates, texts of licences).
 
-use crate::tools::{self, root};
+use crate::tools::{self, WORKSPACES, root};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,9 +12,6 @@ use toml::Table;
 
 /// The rules, for cargo-deny and for this module.
 const RULES: &str = "deny.toml";
-
-/// Both workspaces: the fuzz targets have their own lock file.
-const WORKSPACES: &[&str] = &["Cargo.toml", "fuzz/Cargo.toml"];
 
 /// The rules of `deny.toml` that need no tool.
 struct Rules {

@@ -291,6 +291,15 @@ pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     Ok(target().join("release/examples").join(name))
 }
 
+/// Builds the load of `bench vhost`, a package outside of the workspace, and returns its path.
+pub(crate) fn build_vhost_client() -> Result<PathBuf> {
+    let mut build = tools::cargo();
+    build.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]);
+    build.arg("crates/host/vhost_client/Cargo.toml").arg("--target-dir").arg(target());
+    tools::show(&mut build)?;
+    Ok(target().join("release/vhost-client"))
+}
+
 fn cargo_build(words: &[&str]) -> Result<()> {
     let mut build = tools::cargo();
     build.args(["build", "--quiet", "--locked", "--package", "blockyard-cli"]).args(words);

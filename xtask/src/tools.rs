@@ -8,6 +8,10 @@ use std::process::{Command, Output, Stdio};
 /// The list from which `./x test` installs.
 const PACKAGES: &str = include_str!("../../tests/packages.txt");
 
+/// Every lock file of the project has its manifest here: the workspace, and packages outside of it.
+pub(crate) const WORKSPACES: &[&str] =
+    &["Cargo.toml", "fuzz/Cargo.toml", "crates/host/vhost_client/Cargo.toml"];
+
 /// Time limit of a foreign program in a test run.
 const LIMIT_S: u32 = 180;
 

@@ -12,6 +12,7 @@ mod peers;
 mod scale;
 mod table;
 mod tune;
+mod vhost;
 
 use crate::{lab, tools};
 use anyhow::Result;
@@ -30,6 +31,9 @@ enum What {
     /// One LUKS1 image served by blockyard, nbdkit and QEMU, and an unencrypted file served by
     /// nbdkit.
     Nbd(nbd::Args),
+    /// A LUKS1 image as the disk of a virtual machine: blockyard and QEMU over vhost-user,
+    /// blockyard over NBD, and the bare cipher, with one client.
+    Vhost(vhost::Args),
     /// Three clients on one encrypted disk under every elevator and under the kernel's schedulers.
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
@@ -67,6 +71,7 @@ struct Further {
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Nbd(args) => nbd::run(args),
+        What::Vhost(args) => vhost::run(args),
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(args) => engine::run(args),
@@ -85,6 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// for valid figures: a test of the benchmarks themselves.
 fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
+    vhost::run(&vhost::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;

@@ -12,8 +12,7 @@ use super::{machine, progress};
 use crate::lab::Lab;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use serde_json::{Value, json};
-use std::fs;
+use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -141,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.seconds
         );
         for job in &jobs {
-            let rows = rows(&taken, job);
+            let rows = table::rows(&taken, job);
             table::print(job, &rows, PLAIN);
             medians.extend(rows);
             if args.against.is_some() {
@@ -151,35 +150,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         samples.extend(taken);
     }
     if let Some(path) = &args.json {
-        let all = |samples: &[Sample]| samples.iter().map(Sample::json).collect::<Vec<Value>>();
-        let text = json!({
+        let run = json!({
             "machine": machine,
             "rounds": args.rounds,
             "seconds": args.seconds,
             "size_mib": args.size,
-            "medians": all(&medians),
-            "samples": all(&samples),
         });
-        fs::write(path, format!("{text:#}\n")).with_context(|| path.display().to_string())?;
+        table::write_json(path, run, &medians, &samples)?;
     }
     Ok(())
-}
-
-/// Medians of one job, servers in the order of their runs.
-fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
-    let mut servers: Vec<&str> = Vec::new();
-    for sample in samples {
-        if !servers.contains(&sample.server) {
-            servers.push(sample.server);
-        }
-    }
-    servers
-        .into_iter()
-        .filter_map(|server| {
-            let of_server = |sample: &&Sample| sample.server == server && sample.job == job.name;
-            table::median(&samples.iter().filter(of_server).collect::<Vec<_>>())
-        })
-        .collect()
 }
 
 /// Prints the ratio of this build to the other one for each round, with median and range.

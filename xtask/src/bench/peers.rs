@@ -30,7 +30,7 @@ pub(crate) struct Images {
     luks1: PathBuf,
     before: PathBuf,
     luks2: PathBuf,
-    plain: PathBuf,
+    pub(crate) plain: PathBuf,
 }
 
 impl Images {
@@ -60,6 +60,8 @@ impl Images {
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) uri: String,
+    /// Socket for a virtual machine.
+    pub(crate) vhost_user: Option<PathBuf>,
     pub(crate) process: Watched,
     child: Child,
 }
@@ -112,9 +114,65 @@ fn ours(
     cpu: Option<usize>,
 ) -> Result<Peer> {
     let socket = image.with_extension("sock");
+    start(name, ours_command(lab, binary, image, &socket), &socket, "", cpu)
+}
+
+fn ours_command(lab: &Lab, binary: &Path, image: &Path, socket: &Path) -> Command {
     let mut serve = lab.unprivileged(binary);
-    serve.arg("serve").arg(image).arg("--key-file").arg(lab.pass()).arg("--socket").arg(&socket);
-    start(name, serve, &socket, "", cpu)
+    serve.arg("serve").arg(image).arg("--key-file").arg(lab.pass()).arg("--socket").arg(socket);
+    serve
+}
+
+/// Starts the servers of vhost-user disks, pinned to a CPU if one is given: this build, also with
+/// polled queues if it has them, and QEMU with and without encryption if it is installed.
+pub(crate) fn start_vhost_user(
+    lab: &Lab,
+    images: &Images,
+    cpu: Option<usize>,
+) -> Result<Vec<Peer>> {
+    let mut peers = vec![ours_vhost_user(lab, OURS, &images.luks1, &[], cpu)?];
+    let help = tools::read(lab.unprivileged(lab.binary()).args(["serve", "--help"]))?;
+    if help.contains("--poll") {
+        let always = ["--poll", "always"];
+        peers.push(ours_vhost_user(lab, "blockyard, polled", &images.before, &always, cpu)?);
+    }
+    if tools::need("qemu-storage-daemon").is_err() {
+        return Ok(peers);
+    }
+    let luks1 = images.luks1.display().to_string();
+    let mut encrypted = qemu_disk(&luks1, &lab.pass().display().to_string());
+    let mut plain = tools::daemon("qemu-storage-daemon");
+    let file = format!("driver=file,filename={},node-name=disk", images.plain.display());
+    plain.args(["--blockdev", &file]);
+    for (name, qemu, socket) in [
+        ("qemu luks", &mut encrypted, lab.path("qemu-luks.vhost")),
+        ("qemu plain", &mut plain, lab.path("qemu-plain.vhost")),
+    ] {
+        let place = format!("addr.type=unix,addr.path={}", socket.display());
+        let export = "type=vhost-user-blk,id=disk,node-name=disk,writable=on,num-queues=2";
+        qemu.args(["--export", &format!("{export},{place}")]);
+        let mut peer = start(name, std::mem::replace(qemu, Command::new("")), &socket, "", cpu)?;
+        peer.vhost_user = Some(socket);
+        peers.push(peer);
+    }
+    Ok(peers)
+}
+
+/// Starts this build with a socket for NBD and one for a virtual machine.
+fn ours_vhost_user(
+    lab: &Lab,
+    name: &'static str,
+    image: &Path,
+    more: &[&str],
+    cpu: Option<usize>,
+) -> Result<Peer> {
+    let socket = image.with_extension("sock");
+    let disk = image.with_extension("vhost");
+    let mut serve = ours_command(lab, lab.binary(), image, &socket);
+    serve.arg("--vhost-user").arg(&disk).args(more);
+    let mut peer = start(name, serve, &socket, "", cpu)?;
+    peer.vhost_user = Some(disk);
+    Ok(peer)
 }
 
 fn plain(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Peer> {
@@ -125,14 +183,20 @@ fn plain(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Peer> {
 }
 
 fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
+    let mut qemu = qemu_disk(image, pass);
+    qemu.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    qemu.args(["--export", "nbd,id=nbd,node-name=disk,name=disk,writable=on"]);
+    qemu
+}
+
+/// QEMU with an encrypted disk that nothing exports yet.
+fn qemu_disk(image: &str, pass: &str) -> Command {
     let mut qemu = tools::daemon("qemu-storage-daemon");
     qemu.args(["--object", &format!("secret,id=pass,file={pass}")]);
     // Several servers have this image open at once; only one of them works at a time.
     let file = format!("driver=file,filename={image},node-name=file,locking=off");
     qemu.args(["--blockdev", &file]);
     qemu.args(["--blockdev", "driver=luks,file=file,key-secret=pass,node-name=disk"]);
-    qemu.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
-    qemu.args(["--export", "nbd,id=nbd,node-name=disk,name=disk,writable=on"]);
     qemu
 }
 
@@ -152,7 +216,7 @@ fn start(
     command.stdout(err.try_clone()?).stderr(err);
     let child = command.spawn().with_context(|| format!("{name} does not start"))?;
     let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
-    let mut peer = Peer { name, uri, process: Watched(child.id()), child };
+    let mut peer = Peer { name, uri, vhost_user: None, process: Watched(child.id()), child };
     let open = until(START_LIMIT, || {
         UnixStream::connect(socket).is_ok() || !matches!(peer.child.try_wait(), Ok(None))
     });

@@ -1,7 +1,10 @@
 //! Medians, and the table of them.
 
 use super::fio::Job;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
 
 /// One run of one job on one server.
 #[derive(Clone)]
@@ -59,6 +62,36 @@ pub(crate) fn median(samples: &[&Sample]) -> Option<Sample> {
         server_cores: column(5),
         client_cores: column(6),
     })
+}
+
+/// Medians of one job, servers in the order of their runs.
+pub(crate) fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
+    let mut servers: Vec<&str> = Vec::new();
+    for sample in samples {
+        if !servers.contains(&sample.server) {
+            servers.push(sample.server);
+        }
+    }
+    servers
+        .into_iter()
+        .filter_map(|server| {
+            let of_server = |sample: &&Sample| sample.server == server && sample.job == job.name;
+            median(&samples.iter().filter(of_server).collect::<Vec<_>>())
+        })
+        .collect()
+}
+
+/// Writes the facts of a run, its medians and all samples.
+pub(crate) fn write_json(
+    path: &Path,
+    mut run: Value,
+    medians: &[Sample],
+    samples: &[Sample],
+) -> Result<()> {
+    for (name, samples) in [("medians", medians), ("samples", samples)] {
+        run[name] = samples.iter().map(Sample::json).collect();
+    }
+    fs::write(path, format!("{run:#}\n")).with_context(|| path.display().to_string())
 }
 
 /// The median of a non-empty list.

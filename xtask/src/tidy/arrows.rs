@@ -1,7 +1,7 @@
 //! The arrows between crates, and a reason for every dependency.
 
 use super::Finding;
-use crate::tools::root;
+use crate::tools::{WORKSPACES, root};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
@@ -95,7 +95,7 @@ fn reasons(findings: &mut Vec<Finding>) -> Result<()> {
         }
     }
     let mut used = BTreeSet::new();
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+    for manifest in WORKSPACES {
         let Ok(text) = fs::read_to_string(root().join(manifest)) else { continue };
         for (line, name) in dependencies(&text, "dependencies") {
             if !name.starts_with("blockyard") && !reasoned.contains(&name) {
