@@ -1,6 +1,8 @@
 # Runs in the guest: four writers load /dev/vda until the console says "stop". Each rewrites its own MiB, with many
 # requests in flight, and reads it back past the page cache. It prints "@ round PART ROUND" after each pass, and in the
 # end "@ disk read SHA256" of the whole disk, or "@ disk failed WHY".
+# At "keep" it reads 16 MiB more into the page cache and says "@ kept": memory that only the disk has written. In the end
+# these pages must still be right.
 disk=/dev/vda
 blocks=256
 
@@ -24,11 +26,23 @@ write_until_stopped() {
     done
 }
 
+kept_mib() { dd if="$disk" bs=1M skip=$((8 + $1)) count=1 status=none; }
+each_mib() { for mib in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do "$1" "$mib" || return; done; }
+write_kept() { dd if=kernel.noise of="$disk" bs=1M seek=$((8 + $1)) oflag=direct conv=notrunc status=none; }
+read_kept() { kept_mib "$1" >/dev/null; }
+check_kept() { kept_mib "$1" | cmp - kernel.noise 2>&1; }
+
 cat kernel.noise kernel.noise >/run/source
+each_mib write_kept
+# The page cache of a device lives as long as the device is open.
+exec 9<"$disk"
 for part in 0 1 2 3; do write_until_stopped "$part" & done
-while read -r line && [ "$line" != stop ]; do :; done
+while read -r line && [ "$line" != stop ]; do
+    [ "$line" != keep ] || { each_mib read_kept && echo "@ kept"; }
+done
 touch /run/stop
 wait
+each_mib check_kept || echo "@ disk failed pages that were read before have changed"
 sha=$(dd if="$disk" iflag=direct bs=65536 status=none | sha256sum)
 echo "@ disk read ${sha%% *}"
 echo "@ done"

@@ -1,5 +1,6 @@
-//! The cipher between the pages of a file in memory and buffers: a server's work without a server,
-//! in the loop of `cargo x bench vhost`. That command runs `bare_bench PATH` and the words of a job.
+//! The cipher between the pages of a file in memory and buffers: a server's work without a server.
+//!
+//! `cargo x bench vhost` runs it: `bare_bench PATH` and the words of a job.
 
 #[path = "../vhost_client/src/load.rs"]
 mod load;

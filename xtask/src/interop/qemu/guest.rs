@@ -69,6 +69,13 @@ impl Guest {
         Ok(passes)
     }
 
+    /// Waits until the console has said this.
+    pub(super) fn wait_for(&mut self, words: &str) -> Result<()> {
+        let is_said = until(LIMIT, || self.said().contains(words));
+        ensure!(is_said, "the guest does not say {words:?}: {}", tools::tail(&self.said()));
+        Ok(())
+    }
+
     /// Waits until QEMU has made a file.
     pub(super) fn wait_for_file(&mut self, path: &Path) -> Result<()> {
         until(LIMIT, || path.exists() || !matches!(self.qemu.try_wait(), Ok(None)));

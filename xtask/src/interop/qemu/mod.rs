@@ -15,6 +15,7 @@ use crate::volume::{Maker, Recipe, Volume};
 use anyhow::{Context, Result, bail, ensure};
 use guest::Guest;
 use program::Program;
+use qmp::Qmp;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -25,6 +26,9 @@ use std::time::Duration;
 
 /// Time limit of a state that a guest or a server reaches.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Looks of QEMU at the dirty memory after which all memory has been copied.
+const COPIES: u64 = 3;
 
 /// Passes of all writers between two kills, and before and after a migration.
 const PASSES: usize = 6;
@@ -100,7 +104,7 @@ fn migration(lab: &Lab, program: &Program) -> Result<String> {
     let mut target =
         Guest::start(lab, program, "target", "load.sh", &disk("migration-there"), &incoming)?;
     target.wait_for_file(&lab.path("migration.sock"))?;
-    let moved = migrate(&source, &way)?;
+    let moved = migrate(&mut source, &way)?;
     let during = source.passes() - before;
     source.end()?;
     let after = target.wait_for_passes(PASSES)?;
@@ -118,18 +122,29 @@ fn migration(lab: &Lab, program: &Program) -> Result<String> {
     ))
 }
 
-/// Moves the machine; returns QEMU's figures.
-fn migrate(source: &Guest, way: &str) -> Result<String> {
+/// Moves the machine; returns QEMU's figures. When all memory has been copied once, the disk fills
+/// pages of the guest: only the log of the server tells QEMU to copy these again.
+fn migrate(source: &mut Guest, way: &str) -> Result<String> {
     let mut qmp = source.qmp()?;
-    // Slow enough that the guest writes while its memory is copied.
-    let limits = json!({"max-bandwidth": 32 << 20, "downtime-limit": 300});
+    // A busy guest never meets this limit.
+    let limits = json!({"max-bandwidth": 32 << 20, "downtime-limit": 1});
     qmp.execute("migrate-set-parameters", &limits)?;
     qmp.execute("migrate", &json!({"uri": way}))?;
     let mut state = json!(null);
-    until(LIMIT, || {
-        state = qmp.execute("query-migrate", &json!({})).unwrap_or_default();
-        matches!(state["status"].as_str(), None | Some("completed" | "failed" | "cancelled"))
-    });
+    let mut reaches = |qmp: &mut Qmp, copies: u64| {
+        until(LIMIT, || {
+            state = qmp.execute("query-migrate", &json!({})).unwrap_or_default();
+            let is_ended = matches!(state["status"].as_str(), None | Some("completed" | "failed"));
+            is_ended || state["ram"]["dirty-sync-count"].as_u64() >= Some(copies)
+        });
+        state.take()
+    };
+    let state = reaches(&mut qmp, COPIES);
+    ensure!(state["status"] == "active", "the machine moved too early: {state}");
+    source.say("keep")?;
+    source.wait_for("@ kept")?;
+    qmp.execute("migrate-set-parameters", &json!({"downtime-limit": 3000}))?;
+    let state = reaches(&mut qmp, u64::MAX);
     ensure!(state["status"] == "completed", "the migration did not complete: {state}");
     Ok(format!("moved in {} ms, stopped for {} ms", state["total-time"], state["downtime"]))
 }
