@@ -25,8 +25,8 @@ const fn job(name: &'static str, rw: &'static str, block: &'static str, depth: u
     Job { name, rw, block, depth, connections: 1 }
 }
 
-const fn two_queues(job: Job) -> Job {
-    Job { connections: 2, ..job }
+const fn two_queues(name: &'static str, rw: &'static str, block: &'static str, depth: u32) -> Job {
+    Job { name, rw, block, depth, connections: 2 }
 }
 
 const JOBS: &[Job] = &[
@@ -36,10 +36,10 @@ const JOBS: &[Job] = &[
     job("write 4 KiB q1", "randwrite", "4k", 1),
     job("read 4 KiB q32", "randread", "4k", 32),
     job("write 4 KiB q32", "randwrite", "4k", 32),
-    two_queues(job("read 1 MiB q8, 2 queues", "read", "1m", 8)),
-    two_queues(job("write 1 MiB q8, 2 queues", "write", "1m", 8)),
-    two_queues(job("read 4 KiB q32, 2 queues", "randread", "4k", 32)),
-    two_queues(job("write 4 KiB q32, 2 queues", "randwrite", "4k", 32)),
+    two_queues("read 1 MiB q8, 2 queues", "read", "1m", 8),
+    two_queues("write 1 MiB q8, 2 queues", "write", "1m", 8),
+    two_queues("read 4 KiB q32, 2 queues", "randread", "4k", 32),
+    two_queues("write 4 KiB q32, 2 queues", "randwrite", "4k", 32),
 ];
 
 /// Extent of the benchmark.
