@@ -7,6 +7,7 @@ mod program;
 mod qmp;
 
 use super::kernel::{has_tree, hex, make_tree, verdict};
+use crate::backing::Backing;
 use crate::cases::Cases;
 use crate::lab::{Lab, Server};
 use crate::process::until;
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Time limit of a state that a guest or a server reaches.
@@ -64,28 +65,36 @@ fn files(lab: &Lab, program: &Program) -> Result<String> {
     let seen = ended(&mut guest)?;
     healthy(&server)?;
     server.stop()?;
-    let plain = same_in_dump(lab, &volume, &seen)?;
+    let plain = same_in_dump(lab, volume.command(lab, "dump")?, &seen)?;
     has_tree(lab, &plain)?;
     Ok("dump reads what the guest read, e2fsck finds nothing, every file is equal".into())
 }
 
-/// Servers are killed while writes and reads are in flight. The guest sees no error.
+/// Servers are killed while writes and reads are in flight. The guest sees no error. The volume is
+/// on a disk, past the page cache and with a short queue: requests are in flight for a while, and
+/// end in another order.
 fn kills(lab: &Lab, program: &Program, kills: u32) -> Result<String> {
-    let volume = volume(lab, "qemu-kills")?;
-    let mut server = serve(lab, &volume)?;
-    let mut guest = Guest::start(lab, program, "kills", "load.sh", &vhost_user(lab, &volume), &[])?;
+    const NAME: &str = "qemu-kills";
+    let recipe = Recipe { name: NAME, maker: Maker::Blockyard, options: "--sector-size 512" };
+    let volume = Backing::Direct.make(lab, &recipe)?.context("a file is always to be had")?;
+    let disk = lab.path(NAME).with_extension("vhost");
+    let words = ["--vhost-user", &disk.display().to_string()];
+    let slow = ["--elevator", "mq-deadline", "--queue-depth", "4", "--max-sectors", "64"];
+    let serve = || volume.serve_with(lab, &[&words[..], &slow].concat());
+    let mut server = serve()?;
+    let mut guest = Guest::start(lab, program, "kills", "load.sh", &disk, &[])?;
     let mut passes = 0;
     for _ in 0..kills {
         passes = guest.wait_for_passes(passes + PASSES)?;
         server.kill()?;
-        server = serve(lab, &volume)?;
+        server = serve()?;
     }
     passes = guest.wait_for_passes(passes + PASSES)?;
     guest.say("stop")?;
     let seen = ended(&mut guest)?;
     healthy(&server)?;
     server.stop()?;
-    same_in_dump(lab, &volume, &seen)?;
+    same_in_dump(lab, volume.command(lab, "dump")?, &seen)?;
     Ok(format!("{kills} kills in {passes} passes of a MiB, dump reads what the guest read"))
 }
 
@@ -115,7 +124,7 @@ fn migration(lab: &Lab, program: &Program) -> Result<String> {
         server.stop()?;
     }
     drop(store);
-    same_in_dump(lab, &volume, &seen)?;
+    same_in_dump(lab, volume.command(lab, "dump")?, &seen)?;
     Ok(format!(
         "{moved}, {during} passes of a MiB meanwhile, {after} afterwards, dump reads what the \
          guest read"
@@ -177,9 +186,9 @@ fn ended(guest: &mut Guest) -> Result<String> {
 }
 
 /// Compares the plaintext with the guest's checksum; returns the plaintext's file.
-fn same_in_dump(lab: &Lab, volume: &Volume, seen: &str) -> Result<PathBuf> {
-    let plain = lab.path(volume.name).with_extension("plain");
-    tools::run(volume.command(lab, "dump")?.arg("--force").arg("-o").arg(&plain))?;
+fn same_in_dump(lab: &Lab, mut dump: Command, seen: &str) -> Result<PathBuf> {
+    let plain = lab.path("qemu.plain");
+    tools::run(dump.arg("--force").arg("-o").arg(&plain))?;
     let ours = hex(&Sha256::digest(fs::read(&plain)?));
     ensure!(seen == ours, "the guest read {seen}, dump reads {ours}");
     Ok(plain)
