@@ -79,7 +79,7 @@ fn kills(lab: &Lab, program: &Program, kills: u32) -> Result<String> {
     let volume = Backing::Direct.make(lab, &recipe)?.context("a file is always to be had")?;
     let disk = lab.path(NAME).with_extension("vhost");
     let words = ["--vhost-user", &disk.display().to_string()];
-    let slow = ["--elevator", "mq-deadline", "--queue-depth", "4", "--max-sectors", "64"];
+    let slow = ["--elevator", "mq-deadline", "--queue-depth", "1", "--max-sectors", "8"];
     let serve = || volume.serve_with(lab, &[&words[..], &slow].concat());
     let mut server = serve()?;
     let mut guest = Guest::start(lab, program, "kills", "load.sh", &disk, &[])?;
