@@ -97,6 +97,8 @@ pub struct Client {
     /// Requests by slot.
     users: Vec<Option<User>>,
     in_flight: usize,
+    /// Later requests stay in the plug.
+    is_plugged: bool,
     /// Emptied after each use; kept for its memory.
     done: Vec<Done>,
     /// Ended requests that were not taken.
@@ -126,7 +128,8 @@ impl Client {
         let users = Vec::new();
         let done = Vec::new();
         let ended = Vec::new();
-        Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
+        let is_plugged = false;
+        Ok(Self { driver, region, slots, users, in_flight: 0, is_plugged, done, ended })
     }
 
     /// Length of the volume for this client: that of the client's start. Later growth of the volume
@@ -139,6 +142,18 @@ impl Client {
     /// Sets the priority of later requests.
     pub fn set_priority(&mut self, priority: Priority) {
         self.driver.set_priority(priority);
+    }
+
+    /// Later requests go to the device together, at [`Client::unplug`] or when the client waits.
+    pub fn plug(&mut self) {
+        self.is_plugged = true;
+    }
+
+    /// Requests since [`Client::plug`] go to the device.
+    pub fn unplug(&mut self) {
+        if std::mem::take(&mut self.is_plugged) {
+            self.driver.unplug();
+        }
     }
 
     /// Starts a request. It goes to the device at once; if nothing else is in flight, with the next
@@ -181,7 +196,7 @@ impl Client {
         let bio = Bio::new(op, sector, len, buf, u64::from(slot));
         let bio = Bio { origin, fua, preflush, ..bio };
         // Not with several at a time: more may be submitted before the wait.
-        let is_alone = self.in_flight() == 0;
+        let is_alone = self.in_flight() == 0 && !self.is_plugged;
         let read_bytes = if op == Op::Read { len_bytes } else { 0 };
         self.users[slot as usize] = Some(User { user, read_bytes: read_bytes as usize });
         self.in_flight += 1;
@@ -190,7 +205,9 @@ impl Client {
         } else {
             self.driver.submit(bio);
         }
-        self.driver.unplug();
+        if !self.is_plugged {
+            self.driver.unplug();
+        }
     }
 
     /// Starts a change of a part of one sector: `len_bytes` of `bytes`, or zeroes. The sector is

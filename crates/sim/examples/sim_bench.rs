@@ -120,7 +120,9 @@ impl Task for Reader {
             self.left -= 1;
             let offset_bytes = self.random.below(SECTORS / 8) * 4096;
             let op = DirectOp::Read;
-            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
+            let len_bytes = 4096;
+            let more = false;
+            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes, more };
         }
         if self.free.len() < DEPTH as usize {
             Call::Reap { at_least: 1, at_most: u32::MAX }

@@ -45,7 +45,7 @@ pub enum Call {
         /// The file's length.
         len_bytes: u64,
     },
-    /// `io_submit` of one direct operation: returns at once.
+    /// `io_submit` of one direct operation, and of those that wait for it: returns at once.
     Submit {
         /// Number of the operation, returned in [`Reaped`].
         id: u32,
@@ -57,7 +57,12 @@ pub enum Call {
         offset_bytes: u64,
         /// Length; zero for a flush.
         len_bytes: u64,
+        /// The operation waits in the program: only a [`Call::Priority`] may come before the next
+        /// [`Call::Submit`] or [`Call::Commit`].
+        more: bool,
     },
+    /// `io_submit` of the operations that wait for it.
+    Commit,
     /// `io_getevents`: waits until the given number of this task's operations have ended, and
     /// returns them in the order in which they ended.
     Reap {

@@ -363,7 +363,7 @@ impl Player {
         self.next += 1;
         self.submitted = Some(id);
         let id = u32::try_from(id).expect("a trace in memory has fewer");
-        Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes }
+        Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes, more: false }
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `Read`, `Write` | direct I/O of the touched pages; the task waits |
 //! | `Fsync` | a flush; written data is already at the device |
-//! | `Submit`, `Reap`, `ReapBefore` | unchanged |
+//! | `Submit`, `Commit`, `Reap`, `ReapBefore` | unchanged |
 //! | `Layout` | writes the file once, because reading holes costs nothing; a volume stays unchanged
 //! |
 //! | `Create`, `Open`, `Close` | no effect: each file is a part of the target |
@@ -101,7 +101,7 @@ impl Worker<'_> {
             now = match call {
                 // The clock was read when the requests had ended.
                 Call::Reap { .. } => self.now,
-                Call::Submit { .. } => self.glance(),
+                Call::Submit { .. } | Call::Commit => self.glance(),
                 _ => self.look(),
             };
         }
@@ -131,13 +131,19 @@ impl Worker<'_> {
             Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0), &mut known),
             Call::Layout { file, .. } if !self.files.lays_out => self.region(file).map(|_| ()),
             Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes, &mut known),
-            Call::Submit { id, file, op, offset_bytes, len_bytes } => {
-                let (request, marks) = self.direct(id, file, op, (offset_bytes, len_bytes))?;
-                self.tally.add(request.op, len_bytes);
-                match known.0 {
-                    Some(_) => self.client.submit_bytes(request, &mut known),
-                    None => self.client.submit_marked(request, marks),
+            Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
+                if more {
+                    self.client.plug();
                 }
+                let direct = self.direct(id, file, op, (offset_bytes, len_bytes));
+                let started = direct.map(|request| self.start(request, &mut known));
+                if !more {
+                    self.client.unplug();
+                }
+                started
+            }
+            Call::Commit => {
+                self.client.unplug();
                 Ok(())
             }
             Call::Reap { at_least, at_most } => {
@@ -290,6 +296,14 @@ impl Worker<'_> {
         self.check_permitted(op)?;
         let request = Request { user: id.into(), op, offset_bytes, len_bytes, sync };
         Ok((request, Marks::default()))
+    }
+
+    fn start(&mut self, (request, marks): (Request, Marks), known: &mut Known<'_>) {
+        self.tally.add(request.op, request.len_bytes);
+        match known.0 {
+            Some(_) => self.client.submit_bytes(request, known),
+            None => self.client.submit_marked(request, marks),
+        }
     }
 
     fn reap(&mut self, at_least: u32, at_most: u32, known: &mut Known<'_>) {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
-use blockyard_workload::fio::{Fio, Job, Rw};
+use blockyard_workload::fio::{Batching, Fio, Job, Rw};
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, Content, DirectOp, FileId, Returned};
 use blockyard_workload::replay::{self, Pace, Replay};
@@ -108,6 +108,7 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
             job.shape.rw = Rw::RandReadWrite;
             job.submission.direct = true;
             job.submission.iodepth = 8;
+            job.submission.batching = Batching { submit: 4, reap_min: 4, ..Batching::default() };
             job.clones.numjobs = 2;
             job.region.size_bytes = 1 << 20;
             job.submission.priority = Some(Priority::real_time(1));
@@ -127,6 +128,8 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
         let [direct, buffered] = fio.results() else { panic!("two jobs") };
         assert_eq!((direct.errors.ended_by, direct.read.ios + direct.write.ios), (None, 512));
         assert_eq!(direct.read.slat.count(), direct.read.ios);
+        let (_, of_two_or_three) = direct.queueing.depths.shares()[1];
+        assert_eq!(of_two_or_three, 0.0, "a batch has four");
         assert_eq!((buffered.write.bytes, buffered.sync.count()), (64 << 10, 7));
         assert!(outcome.ended >= direct.runtime + buffered.runtime);
     }
@@ -254,6 +257,7 @@ fn read_is_verified_whatever_call_it_ends_in() {
         op: DirectOp::Read,
         offset_bytes: 4096 * u64::from(id),
         len_bytes: 4096,
+        more: false,
     };
     let reap = Call::Reap { at_least: 2, at_most: u32::MAX };
     let write = Call::Write { file, offset_bytes: 0, len_bytes: 4096 };

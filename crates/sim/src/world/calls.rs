@@ -130,10 +130,14 @@ fn make_call(
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
         Call::Close(_) => Turn::Run(costs.syscall),
-        Call::Submit { id, file, op, offset_bytes, len_bytes } => {
-            submit_direct(machine, thread, (id, op), file, (offset_bytes, len_bytes));
-            devices.go(machine, (cpu, thread), true, costs.syscall)
+        Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
+            prepare_direct(machine, thread, (id, op), file, (offset_bytes, len_bytes));
+            if more {
+                return Turn::Run(Nanos(0));
+            }
+            submit_direct(machine, devices, (cpu, thread))
         }
+        Call::Commit => submit_direct(machine, devices, (cpu, thread)),
         Call::Reap { at_least, at_most } => {
             threads.set(thread, Doing::Reap { at_least, at_most, until: None });
             Turn::Run(costs.syscall)
@@ -343,7 +347,8 @@ fn fsync_pages(
     Turn::Run(Nanos(0))
 }
 
-fn submit_direct(
+/// Makes the bios of a direct operation, which wait for their `io_submit`.
+fn prepare_direct(
     machine: &mut Machine<'_>,
     thread: ThreadId,
     (id, op): (u32, DirectOp),
@@ -352,12 +357,24 @@ fn submit_direct(
 ) {
     let ended = machine.threads.now();
     let submitter = &mut machine.threads[thread];
-    let bios = machine.files.make_direct(&mut submitter.outbox, id, file, op, range_bytes);
+    let bios = machine.files.make_direct(&mut submitter.direct.prepared, id, file, op, range_bytes);
     if bios == 0 {
         submitter.direct.ended.push(Reaped { id, status: Ok(()), ended });
     } else {
         submitter.direct.running.push((id, bios, Ok(())));
     }
+}
+
+/// `io_submit` of the thread's prepared operations.
+fn submit_direct(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    (cpu, thread): (CpuId, ThreadId),
+) -> Turn {
+    let submitter = &mut machine.threads[thread];
+    submitter.outbox.append(&mut submitter.direct.prepared);
+    let syscall = machine.config.costs.syscall;
+    devices.go(machine, (cpu, thread), true, syscall)
 }
 
 fn reap(

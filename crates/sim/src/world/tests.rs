@@ -400,7 +400,9 @@ impl Task for Direct {
             let offset_bytes = u64::from(self.left) * 4096;
             let id = self.left;
             let op = DirectOp::Read;
-            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
+            let len_bytes = 4096;
+            let more = false;
+            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes, more };
         }
         if self.in_flight > 0 { Call::Reap { at_least: 1, at_most: u32::MAX } } else { Call::Exit }
     }

@@ -45,6 +45,8 @@ pub(super) struct Thread {
 /// Direct operations of a thread.
 #[derive(Default)]
 pub(super) struct Direct {
+    /// Bios of operations that wait for their `io_submit`.
+    pub(super) prepared: VecDeque<Out>,
     /// In flight: id, remaining bios, result.
     pub(super) running: Vec<(u32, u32, Result<(), i32>)>,
     /// Ended and not reaped.

@@ -16,7 +16,7 @@ use super::verify::Verify;
 
 pub use place::{Clones, Region};
 pub use shape::{Rw, Sequencer, Shape};
-pub use submission::Submission;
+pub use submission::{Batching, Submission};
 
 /// Measurements of each request (`disable_slat` and its like).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,6 +27,7 @@ mod percentiles;
 mod print;
 mod samples;
 mod shares;
+mod slots;
 mod strides;
 mod surroundings;
 mod task;
@@ -54,7 +55,9 @@ pub use control::{Controls, Flow, LatencyTarget, Steady, SteadyFigure, SteadyRul
 pub use distribution::{Distribution, Zone, ZoneLen};
 pub use ends::{EndRule, ExitWhat, GoesOn, Stopper};
 pub use histogram_log::HistogramLogs;
-pub use job::{Clones, Grouping, Job, JobError, Kept, Region, Rw, Sequencer, Shape, Submission};
+pub use job::{
+    Batching, Clones, Grouping, Job, JobError, Kept, Region, Rw, Sequencer, Shape, Submission,
+};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
 pub use log::{LogFile, Logs};

@@ -52,6 +52,16 @@ const OPTIONS: &[(&str, Set)] = &[
         set(&mut job.shape.random_percent, percents.map(|all| all.map(|part| part.unwrap_or(100))))
     }),
     ("iodepth", |job, text| set(&mut job.submission.iodepth, number(text, 1, IODEPTH_MAX.into()))),
+    ("iodepth_batch", |job, text| set(&mut job.submission.batching.submit, depth(text))),
+    ("iodepth_batch_submit", |job, text| set(&mut job.submission.batching.submit, depth(text))),
+    ("iodepth_batch_complete", |job, text| set(&mut job.submission.batching.reap_min, depth(text))),
+    ("iodepth_batch_complete_min", |job, text| {
+        set(&mut job.submission.batching.reap_min, depth(text))
+    }),
+    ("iodepth_batch_complete_max", |job, text| {
+        set(&mut job.submission.batching.reap_max, depth(text))
+    }),
+    ("iodepth_low", |job, text| set(&mut job.submission.batching.low, depth(text))),
     ("numjobs", |job, text| set(&mut job.clones.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
     ("size", |job, text| set(&mut job.region.size_bytes, size(text, job.kb_base))),
     ("io_size", |job, text| set(&mut job.region.io_size_bytes, rate(text, job.kb_base).map(Some))),
@@ -202,6 +212,11 @@ impl Job {
 pub(super) fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;
     Ok(())
+}
+
+/// A number of requests in flight; 0 stands for fio's own choice.
+fn depth(text: &str) -> Result<u32, String> {
+    number(text, 0, IODEPTH_MAX.into())
 }
 
 /// The suffix after the colon is the leap of a sequential job, or the random interval of a random

@@ -4,12 +4,12 @@
 //!            ┌────────────── fsync, every N writes; a pause, with nothing in flight
 //!            v                       ^
 //!   open ─> choose ─> read/write ────┤            buffered
-//!            │   └──> submit ────────┤            direct: reap one when `iodepth` are in flight
+//!            │   └──> submit ────────┤            direct: reap when `iodepth` are in flight
 //!            v                       v
 //!          drain: reap all ─> close ─> exit       last block, runtime over, or an error
 //! ```
-//! A reap takes one block although more have ended (`iodepth_batch_complete_max` is 1), so the
-//! depth stays at `iodepth`. Only the last reap takes all.
+//! A reap usually takes one block although more have ended, so the depth stays at `iodepth`
+//! ([`super::slots`]). Only the last reap takes all.
 //!
 //! Latencies are fio's (its documentation, "Interpreting the output"). Submission latency (slat)
 //! lasts from the start of a block until `submit` has returned. Completion latency (clat) lasts
@@ -32,6 +32,7 @@ use super::log::{CloneLogs, Ended};
 use super::measured::{Errors, Measured};
 use super::offsets::{Extent, Offsets};
 use super::pace::{Floor, Pace};
+use super::slots::{Block, Slots};
 use super::verify::Stamp;
 use super::written::{Piece, Written};
 use super::zoned::{Zoned, Zones};
@@ -49,19 +50,6 @@ const MISMATCH: i32 = 84;
 /// Calls per clock reading with `gtod_reduce`, as in fio.
 const CALLS_PER_LOOK: u32 = 256;
 
-/// A block in flight.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    direction: Direction,
-    offset_bytes: u64,
-    len_bytes: u64,
-    /// Identity of the generated or verified bytes.
-    stamp: Option<Stamp>,
-    priority: Option<Priority>,
-    started: Nanos,
-    submitted: Nanos,
-}
-
 /// The last call.
 #[derive(Clone, Copy, Debug)]
 enum Made {
@@ -76,7 +64,12 @@ enum Made {
         stamp: Option<Stamp>,
     },
     Transfer(Block),
-    Submit(u32),
+    Submit {
+        id: u32,
+        more: bool,
+    },
+    /// Submits the waiting blocks; [`Progress::held`] is next.
+    Commit,
     Reap,
     Fsync(Nanos),
     /// The `fsync` after the last block; as in fio not measured.
@@ -86,46 +79,6 @@ enum Made {
     Pause(Nanos),
     UsageBehind,
     Close,
-}
-
-/// The blocks in flight, by request id.
-#[derive(Debug)]
-struct Slots {
-    blocks: Vec<Option<Block>>,
-    free_ids: Vec<u32>,
-}
-
-impl Slots {
-    fn new(depth: u32) -> Self {
-        Self { blocks: vec![None; depth as usize], free_ids: (0..depth).rev().collect() }
-    }
-
-    /// Number of blocks in flight.
-    fn in_use(&self) -> usize {
-        self.blocks.len() - self.free_ids.len()
-    }
-
-    /// Whether the greatest depth is reached.
-    fn are_full(&self) -> bool {
-        !self.blocks.is_empty() && self.free_ids.is_empty()
-    }
-
-    /// A block is in flight now; its id.
-    fn insert(&mut self, block: Block) -> u32 {
-        let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
-        self.blocks[id as usize] = Some(block);
-        id
-    }
-
-    fn get(&self, id: u32) -> Option<Block> {
-        self.blocks.get(id as usize).copied().flatten()
-    }
-
-    /// The block is not in flight any more.
-    fn take(&mut self, id: u32) -> Option<Block> {
-        self.free_ids.push(id);
-        self.blocks[id as usize].take()
-    }
 }
 
 /// How far a clone is.
@@ -145,6 +98,8 @@ struct Progress {
     in_ramp: bool,
     /// Whether the clone stops before its limits are reached.
     is_done: bool,
+    /// The call after the one that submits the waiting blocks.
+    held: Option<(Made, Call)>,
 }
 
 /// The directions and offsets of the next requests.
@@ -199,11 +154,6 @@ impl Thread {
         file: FileId,
         number: u64,
     ) -> Self {
-        let depth = if job.submission.direct {
-            job.submission.iodepth
-        } else {
-            u32::from(job.shape.rw.trims())
-        };
         let progress = Progress { in_ramp: job.pace.ramp_time > Nanos(0), ..Progress::default() };
         let lots = Random::new(job.shape.seed, 2 * number + 1);
         Self {
@@ -217,7 +167,7 @@ impl Thread {
             choice: Choice { lots, lot: None, order: Offsets::of(job, number) },
             made: Made::Nothing,
             progress,
-            slots: Slots::new(depth),
+            slots: Slots::of(job),
             pace: Pace::of(job, number),
             floor: Floor::of(job),
             ends: None,
@@ -250,7 +200,7 @@ impl Thread {
         if let Err(error) = returned.status {
             let direction = match self.made {
                 Made::Transfer(Block { direction, .. }) => Some(direction),
-                Made::Submit(id) => self.slots.get(id).map(|block| block.direction),
+                Made::Submit { id, .. } => self.slots.get(id).map(|block| block.direction),
                 _ => None,
             };
             self.fail_or_go_on(direction, error);
@@ -290,15 +240,18 @@ impl Thread {
                 self.progress.ended = now;
             }
             Made::Transfer(_) | Made::Fsync(_) | Made::EndFsync => self.progress.ended = now,
-            Made::Submit(id) if returned.status.is_err() => {
-                self.slots.take(id);
+            Made::Submit { id, more } => {
+                let is_refused = returned.status.is_err();
+                if is_refused {
+                    self.slots.take(id);
+                } else if more {
+                    self.slots.wait(id);
+                }
+                if !more {
+                    self.submitted(now, Some(id).filter(|_| !is_refused));
+                }
             }
-            Made::Submit(id) => {
-                self.measured.queueing.submits.count(1);
-                self.measured.queueing.depths.count(self.slots.in_use());
-                let block = self.slots.blocks[id as usize].as_mut();
-                block.expect("it was just submitted").submitted = now;
-            }
+            Made::Commit => self.submitted(now, None),
             Made::Reap => {
                 self.measured.queueing.completes.count(returned.reaped.len());
                 for reaped in returned.reaped {
@@ -310,6 +263,16 @@ impl Thread {
                     }
                 }
             }
+        }
+    }
+
+    /// A call has submitted this block and all that waited.
+    fn submitted(&mut self, now: Nanos, id: Option<u32>) {
+        let depth = self.slots.in_use() as usize;
+        let blocks = self.slots.submitted(now, id);
+        if blocks > 0 {
+            self.measured.queueing.submits.count(blocks);
+            (0..blocks).for_each(|_| self.measured.queueing.depths.count(depth));
         }
     }
 
@@ -547,14 +510,14 @@ impl Thread {
         };
         // A trim always bypasses the page cache.
         if self.job.submission.direct || direction == Direction::Trim {
-            let id = self.slots.insert(block);
-            self.made = Made::Submit(id);
+            let (id, more) = self.slots.insert(block);
+            self.made = Made::Submit { id, more };
             let op = match direction {
                 Direction::Read => DirectOp::Read,
                 Direction::Write => DirectOp::Write,
                 Direction::Trim => DirectOp::Discard,
             };
-            return Call::Submit { id, file, op, offset_bytes, len_bytes };
+            return Call::Submit { id, file, op, offset_bytes, len_bytes, more };
         }
         self.made = Made::Transfer(block);
         match direction {
@@ -587,8 +550,8 @@ impl Thread {
             }
             self.written.begin_reading(passes);
         }
-        if self.slots.are_full() {
-            return Some(self.reap_one());
+        if let Some(due) = self.slots.due() {
+            return Some(self.reap(due));
         }
         let (piece, stamp) = self.written.next_to_read()?;
         let range = (piece.offset_bytes, piece.len_bytes);
@@ -629,14 +592,13 @@ impl Thread {
         }
     }
 
-    fn reap_one(&mut self) -> Call {
+    fn reap(&mut self, (at_least, at_most): (u32, u32)) -> Call {
         self.made = Made::Reap;
-        Call::Reap { at_least: 1, at_most: 1 }
+        Call::Reap { at_least, at_most }
     }
 
     fn reap_all(&mut self, in_flight: u32) -> Call {
-        self.made = Made::Reap;
-        Call::Reap { at_least: in_flight, at_most: in_flight }
+        self.reap((in_flight, in_flight))
     }
 
     fn fsync(&mut self, now: Nanos) -> Call {
@@ -674,6 +636,47 @@ impl Thread {
     }
 }
 
+impl Thread {
+    /// The call for the next block, or what comes before it.
+    fn go_on(&mut self, now: Nanos) -> Call {
+        let in_flight = self.slots.in_use();
+        if self.progress.in_ramp && now.since(self.progress.started) >= self.job.pace.ramp_time {
+            return self.end_ramp();
+        }
+        if let Some(call) = self.verify(now, in_flight) {
+            return call;
+        }
+        if self.is_over(now) {
+            return self.drain(in_flight);
+        }
+        if self.wants_fsync() {
+            // As in fio, a full queue is reaped first: at a depth of 1 the last write has ended
+            // then.
+            return match self.slots.due_before_sync() {
+                Some(due) => self.reap(due),
+                None => self.fsync(now),
+            };
+        }
+        if let Some(pause) = self.pause(now) {
+            if in_flight > 0 {
+                return self.reap_all(in_flight);
+            }
+            self.made = Made::Pause(pause);
+            return Call::Sleep(pause);
+        }
+        if let Some(call) = self.steer(now, in_flight) {
+            return call;
+        }
+        if let Some(due) = self.slots.due() {
+            return self.reap(due);
+        }
+        match self.start_block(now) {
+            Some(call) => call,
+            None => self.drain(in_flight),
+        }
+    }
+}
+
 impl Task for Thread {
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
         match self.made {
@@ -701,45 +704,26 @@ impl Task for Thread {
             Made::Close => return Call::Exit,
             Made::UsageBefore
             | Made::Transfer(_)
-            | Made::Submit(_)
+            | Made::Submit { .. }
+            | Made::Commit
             | Made::Reap
             | Made::Pause(_)
             | Made::Fsync(_)
             | Made::EndFsync => {}
         }
         self.account(now, returned);
-        let in_flight = self.slots.in_use() as u32;
-        if self.progress.in_ramp && now.since(self.progress.started) >= self.job.pace.ramp_time {
-            return self.end_ramp();
-        }
-        if let Some(call) = self.verify(now, in_flight) {
+        if let Some((made, call)) = self.progress.held.take() {
+            self.made = if let Made::Fsync(_) = made { Made::Fsync(now) } else { made };
             return call;
         }
-        if self.is_over(now) {
-            return self.drain(in_flight);
-        }
-        if self.wants_fsync() {
-            // As in fio, a full queue is reaped first: at a depth of 1 the last write has ended
-            // then.
-            return if self.slots.are_full() { self.reap_one() } else { self.fsync(now) };
-        }
-        if let Some(pause) = self.pause(now) {
-            if in_flight > 0 {
-                return self.reap_all(in_flight);
-            }
-            self.made = Made::Pause(pause);
-            return Call::Sleep(pause);
-        }
-        if let Some(call) = self.steer(now, in_flight) {
+        let call = self.go_on(now);
+        // A change of the priority is no call of fio's: it belongs to the next request.
+        let is_part = matches!(call, Call::Submit { .. } | Call::Priority(_));
+        if is_part || !self.slots.has_waiting() {
             return call;
         }
-        if self.slots.are_full() {
-            return self.reap_one();
-        }
-        match self.start_block(now) {
-            Some(call) => call,
-            None => self.drain(in_flight),
-        }
+        self.progress.held = Some((std::mem::replace(&mut self.made, Made::Commit), call));
+        Call::Commit
     }
 
     fn content(&mut self) -> Option<&mut dyn Content> {

@@ -1,5 +1,6 @@
 //! A world for jobs, and tests of jobs in it, by story.
 
+mod batches;
 mod ends;
 mod fsyncs;
 mod order;
@@ -22,6 +23,8 @@ pub(super) struct World {
     fails_at: Option<u64>,
     pub(super) calls: Vec<Call>,
     in_flight: Vec<(Nanos, Reaped)>,
+    /// Operations that wait for their `io_submit`: offsets by id.
+    prepared: Vec<(u32, u64)>,
     depth_max: usize,
 }
 
@@ -35,17 +38,30 @@ impl World {
             fails_at: None,
             calls: Vec::new(),
             in_flight: Vec::new(),
+            prepared: Vec::new(),
             depth_max: 0,
         }
     }
 
     fn execute(&mut self, call: Call) -> (Result<(), i32>, Vec<Reaped>) {
-        let status = |offset| if Some(offset) == self.fails_at { Err(5) } else { Ok(()) };
+        let fails_at = self.fails_at;
+        let status = |offset| if Some(offset) == fails_at { Err(5) } else { Ok(()) };
+        let is_part = matches!(call, Call::Submit { .. } | Call::Commit | Call::Priority(_));
+        assert!(is_part || self.prepared.is_empty(), "prepared operations wait for {call:?}");
         match call {
-            Call::Submit { id, offset_bytes, .. } => {
+            Call::Submit { id, offset_bytes, more, .. } => {
+                self.prepared.push((id, offset_bytes));
+                if !more {
+                    return self.execute(Call::Commit);
+                }
+                (Ok(()), vec![])
+            }
+            Call::Commit => {
                 let ended = self.now + self.device;
-                let reaped = Reaped { id, status: status(offset_bytes), ended };
-                self.in_flight.push((ended, reaped));
+                for (id, offset_bytes) in self.prepared.drain(..) {
+                    let reaped = Reaped { id, status: status(offset_bytes), ended };
+                    self.in_flight.push((ended, reaped));
+                }
                 self.depth_max = self.depth_max.max(self.in_flight.len());
                 self.now = self.now + self.call;
                 (Ok(()), vec![])

@@ -39,7 +39,9 @@ impl Task for Job {
             let op = if read { DirectOp::Read } else { DirectOp::Write };
             let offset_bytes = self.random.below((64 << 20) / self.len_bytes) * self.len_bytes;
             let len_bytes = self.len_bytes;
-            return Call::Submit { id: self.left, file: FileId(0), op, offset_bytes, len_bytes };
+            let id = self.left;
+            let more = false;
+            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes, more };
         }
         if self.in_flight == 0 { Call::Exit } else { Call::Reap { at_least: 1, at_most: u32::MAX } }
     }

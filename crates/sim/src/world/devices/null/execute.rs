@@ -3,7 +3,7 @@
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::dm::multipath::stacked::{Answer, CompleteBy, Dispatched};
 use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
-use blockyard_engine::mq::{Issue, Submitted};
+use blockyard_engine::mq::{Issue, PlugRule, Submitted};
 use blockyard_engine::time::Nanos;
 
 use super::super::super::config::{CompletionRule, IrqMode, QueueMode};
@@ -59,14 +59,29 @@ impl Null {
     ) -> Turn {
         let by = Context { cpu, is_worker: false, is_interrupt: false };
         machine.threads.spend(cost);
-        while let Some(out) = machine.threads[thread].outbox.pop_front() {
+        let io_context = machine.threads[thread].io_context;
+        let plugs = self.queue.plug == PlugRule::PerContext;
+        let plugs = plugs && machine.threads[thread].outbox.len() > 1;
+        if plugs {
+            self.plug(io_context);
+        }
+        let mut is_parked = false;
+        while !is_parked && let Some(out) = machine.threads[thread].outbox.pop_front() {
             machine.threads.spend(machine.config.costs.submit);
             let bio = self.bios.make(&machine.threads, cpu, thread, &out);
-            if self.enters(machine, by, bio, thread) {
+            is_parked = self.enters(machine, by, bio, thread);
+            if is_parked {
                 self.bios.park(bio.user, thread);
-                machine.threads.charge_spent(cpu);
-                return Turn::Block(Wait::Request);
             }
+        }
+        // A thread closes its plug before it sleeps.
+        if plugs {
+            self.unplug(machine.threads.now(), io_context);
+            self.run_queues(machine, by);
+        }
+        if is_parked {
+            machine.threads.charge_spent(cpu);
+            return Turn::Block(Wait::Request);
         }
         Turn::Run(machine.threads.take_spent())
     }

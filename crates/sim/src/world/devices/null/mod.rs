@@ -208,6 +208,22 @@ impl Null {
         }
     }
 
+    fn plug(&mut self, io_context: IoContext) {
+        match &mut self.queues {
+            Queues::Bios => {}
+            Queues::One(queue) => queue.plug(io_context),
+            Queues::Stacked(queue) => queue.plug(io_context),
+        }
+    }
+
+    fn unplug(&mut self, now: Nanos, io_context: IoContext) {
+        match &mut self.queues {
+            Queues::Bios => {}
+            Queues::One(queue) => queue.unplug(now, io_context),
+            Queues::Stacked(queue) => queue.unplug(now, io_context),
+        }
+    }
+
     fn exit_context(&mut self, now: Nanos, io_context: IoContext) {
         match &mut self.queues {
             Queues::Bios => {}

@@ -1,7 +1,7 @@
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
-use blockyard_workload::fio::{Fio, Job, Rw};
+use blockyard_workload::fio::{Batching, Fio, Job, Rw};
 
 use super::*;
 use crate::world::tests::config;
@@ -57,12 +57,17 @@ fn world(null: NullConfig, stacking: Option<Stacking>) -> Config {
 
 /// Four readers for 20 ms; returns the outcome, their reads, and their context switches.
 fn read(config: &Config) -> (Outcome, u64, u64) {
+    read_in_batches(config, Batching::default())
+}
+
+fn read_in_batches(config: &Config, batching: Batching) -> (Outcome, u64, u64) {
     let job = Job::new("read").with(|job| {
         job.shape.rw = Rw::RandRead;
         job.region.filename = Some("null".into());
         job.region.size_bytes = SECTORS * 512;
         job.submission.direct = true;
         job.submission.iodepth = 16;
+        job.submission.batching = batching;
         job.clones.numjobs = 4;
         job.end.runtime = Some(Nanos::from_ms(20));
         job.end.time_based = true;
@@ -196,6 +201,28 @@ fn housekeeping_puts_readers_aside_and_nothing_else_does() {
     let (_, _, switches) = read(&config);
     // Every 5 ms for 20 ms on four CPUs.
     assert!((12..=16).contains(&switches), "{switches}");
+}
+
+/// A batch of reads is one system call, and one plug: its worker is called once.
+#[test]
+fn batch_has_one_call_and_one_plug() {
+    let batching = Batching { submit: 8, reap_min: 8, ..Batching::default() };
+    let mut raw = world(device(QueueMode::Mq, IrqMode::Softirq, 1), None);
+    raw.costs.syscall = Nanos(20_000);
+    let (_, alone, _) = read(&raw);
+    let (_, batched, _) = read_in_batches(&raw, batching);
+    assert!(batched > 6 * alone, "{alone} and {batched} reads");
+
+    let calls = |plug| {
+        let null = device(QueueMode::Mq, IrqMode::Softirq, 1);
+        let mut config = world(null, Some(Stacking::BEFORE));
+        (config.queue.plug, config.stack.as_mut().unwrap().upper.plug) = (plug, plug);
+        let causes = causes(&read_in_batches(&config, batching).0);
+        causes.calls * 1000 / causes.issued
+    };
+    let unplugged = calls(PlugRule::Off);
+    let plugged = calls(PlugRule::PerContext);
+    assert!(plugged * 3 < unplugged * 2, "{plugged} and {unplugged} calls of 1000 reads");
 }
 
 #[test]
