@@ -238,6 +238,16 @@ impl FittedDevice {
     }
 }
 
+/// The measurements of JSON of fio or of `blockyard bench`, without a fit: job, load and depth of
+/// each. `requests` is as in [`FitRequest`].
+///
+/// # Errors
+/// The text is no measurement that a device can be fitted to.
+pub fn measurements(name: &str, text: &str, requests: u32) -> Result<Vec<String>, Error> {
+    let read = fio_json::read(name, text, requests)?;
+    Ok(read.into_iter().map(|measurement| measurement.label).collect())
+}
+
 /// Fits a device to the measurements of these files. `searched` receives the numbers of points that
 /// were run and of all.
 ///

@@ -8,10 +8,13 @@ use crate::Error;
 
 /// Limit of the jobs of one file; each is simulated at each point of a fit.
 const JOBS_MAX: usize = 64;
+/// Limit of the requests in flight of a job, of all its clones. A simulated clone has memory for
+/// each.
+const DEPTH_MAX: u32 = 65_536;
 /// Requests of a direction without which its slowest hundredth is a matter of chance.
 const IOS_MIN: u64 = 200;
 /// Options that the simulated job takes over.
-const TAKEN: [&str; 14] = [
+const TAKEN: [&str; 20] = [
     "rw",
     "readwrite",
     "rwmixread",
@@ -22,6 +25,12 @@ const TAKEN: [&str; 14] = [
     "bssplit",
     "blockalign",
     "iodepth",
+    "iodepth_batch",
+    "iodepth_batch_submit",
+    "iodepth_batch_complete",
+    "iodepth_batch_complete_min",
+    "iodepth_batch_complete_max",
+    "iodepth_low",
     "numjobs",
     "size",
     "random_distribution",
@@ -133,6 +142,12 @@ impl Entry<'_> {
             metrics.iter().find(|(metric, _)| *metric == "clat_p50").map(|(_, value)| *value)
         };
         let depth = job.submission.iodepth.saturating_mul(job.clones.numjobs);
+        if depth > DEPTH_MAX {
+            return Err(self.wrong(&format!(
+                "option \"iodepth\" times \"numjobs\" is {depth}, and a fit follows {DEPTH_MAX}: \
+                 measure with fewer"
+            )));
+        }
         let facts = Facts {
             depth,
             read_s: median("read"),
@@ -229,8 +244,9 @@ fn section(options: &[(&'static str, String)], job: &Job, requests: u32) -> Stri
     let has_size = options.clone().any(|option| option.starts_with("size = "));
     let size = if has_size { String::new() } else { format!("size = \"{SIZE}\", ") };
     format!(
-        "program = \"fio\"\nrows = \"report\"\nsections.\"{NAME}\" = {{ {}{size}direct = 1, \
-         norandommap = 1, number_ios = {ios} }}",
+        "program = \"fio\"\nrows = \"report\"\nsections.\"{NAME}\" = {{ {}{size}\
+         filename = \"disk\", \
+         direct = 1, norandommap = 1, number_ios = {ios} }}",
         options.collect::<String>()
     )
 }

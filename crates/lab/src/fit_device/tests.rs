@@ -111,6 +111,11 @@ fn wrong_measurements_are_refused_by_file_job_field_and_remedy() {
         ("\"groupid\": 1,", "\"groupid\": 0,", &["beside job r4k-d2", "stonewall"]),
         ("\"total_ios\": ", "\"total_ios\": 1, \"x\": ", &["read.total_ios\" is 1", "longer"]),
         ("\"bs\": \"4k\"", "\"bs\": \"4kk\"", &["job r4k-d1", "option \"bs\""]),
+        (
+            "\"iodepth\": \"1\"",
+            "\"numjobs\": \"4096\", \"iodepth\": \"65536\"",
+            &["job r4k-d1", "\"numjobs\" is 268435456", "65536"],
+        ),
         ("\"rw\":", "\"rate_iops\": \"9\", \"rw\":", &["\"rate_iops\"", "without it"]),
         ("\"error\": 0", "\"error\": 5", &["\"error\"", "again"]),
         ("\"jobs\"", "\"runs\"", &["\"jobs\"", "--output-format=json"]),
@@ -120,6 +125,20 @@ fn wrong_measurements_are_refused_by_file_job_field_and_remedy() {
         assert!(said.starts_with("disk.json"), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{from}: {said}");
     }
+}
+
+#[test]
+fn clones_of_a_measured_job_share_the_device() {
+    let clones = DISK.replace("\"iodepth\": \"1\"", "\"numjobs\": \"2\", \"iodepth\": \"1\"");
+    let rows = fitted(&clones, &quick(16)).rows;
+    assert_eq!(rows.iter().filter(|row| row.what.ends_with("p50")).count(), 18);
+}
+
+#[test]
+fn measured_batches_are_simulated() {
+    let batches = DISK.replace("\"bs\": \"4k\"", "\"bs\": \"4k\", \"iodepth_batch\": \"8\"");
+    let read = fio_json::read("disk.json", &batches, 300).unwrap();
+    assert!(read[0].job.contains("iodepth_batch = \"8\""), "{}", read[0].job);
 }
 
 #[test]
