@@ -17,7 +17,7 @@ pub(crate) use cost::CostArgs;
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
-pub(crate) use token::TokenArgs;
+pub(crate) use token::{AskedTokenArgs, TokenArgs};
 pub(crate) use volume::{
     HeaderArgs, HeaderCopy, HeaderPlaceArgs, PartitionArgs, PlainArgs, ProtectArgs, TcryptArgs,
     VolumeArgs, VolumeType,

@@ -456,3 +456,81 @@ fn header_after_an_operation_is_that_of_cryptsetup_after_the_same() {
         }
     }
 }
+
+#[test]
+fn empty_passphrase_is_never_stored() {
+    let lab = Lab::new();
+    lab.write("empty", "");
+    for volume in both(&lab) {
+        let before = lab.read(volume);
+        for source in [
+            &["--new-keyfile", "empty"][..],
+            &["--new-keyfile", "new", "--new-keyfile-size", "0"],
+            &["--new-keyfile", "new", "--new-keyfile-offset", "100"],
+            &["--new-keyfile", "/dev/null"],
+        ] {
+            for action in ["add", "change"] {
+                let words = [&["key", action, volume, "-d", "pass"], source, &CHEAP].concat();
+                lab.refused(&words, 1);
+            }
+        }
+        let lines = format!("{PASSPHRASE}\n\n");
+        let words = [&["key", "add", volume][..], &CHEAP].concat();
+        let said = lab::one_error(&lab.fed(&words, lines.as_bytes()), 1);
+        assert!(said.contains("an empty passphrase protects nothing"), "{said}");
+        let twice = ["key", "add", volume, "-d", "-", "--new-keyfile", "-"];
+        let said = lab::one_error(&lab.fed(&twice, PASSPHRASE.as_bytes()), 1);
+        assert!(said.contains("are both standard input"), "{said}");
+        assert!(lab.read(volume) == before, "{volume}");
+    }
+}
+
+#[test]
+fn restore_over_partitions_is_refused_with_their_option() {
+    let lab = Lab::new();
+    roomy(&lab, "two");
+    lab.ok(&["header", "backup", "two", "-o", "backup"]);
+    let mut disk = vec![0; 8 << 20];
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk[450] = 0x83;
+    disk[454..462].copy_from_slice(&[0, 8, 0, 0, 0, 40, 0, 0]);
+    lab.write("disk", &disk);
+    let said = lab.refused(&["header", "restore", "disk", "-i", "backup", "-q"], 4);
+    assert!(said.contains("`--partition`") || said.contains("--partition"), "{said}");
+    assert!(lab.read("disk") == disk);
+    lab.ok(&["header", "restore", "disk", "--partition", "1", "-i", "backup", "-q"]);
+    assert!(
+        lab.run(&["dump", "disk", "--partition", "1", "-d", "pass", "-o", "out"]).status.success()
+    );
+    // The place as a number of sectors, for keys too.
+    lab.write("new", NEW);
+    key(&lab, &["add", "disk", "--offset", "2048", "-d", "pass", "--new-keyfile", "new"]);
+    lab.ok(&["dump", "disk", "--partition", "1", "-d", "new", "-o", "out", "--force"]);
+}
+
+#[test]
+fn conversion_to_luks1_drops_no_field_and_a_full_table_names_the_way_out() {
+    let lab = Lab::new();
+    lab.write("new", NEW);
+    let size = ["--size", "5M", "--sector-size", "512", "--offset", "8192"];
+    let layout = ["--luks2-keyslots-size", "2M", "-d", "pass"];
+    lab.ok(&[&["format", "two"][..], &size, &layout, &CHEAP].concat());
+    let convert = ["header", "convert", "two", "--type", "luks1", "-q"];
+    lab.ok(&["header", "label", "two", "--label", "home"]);
+    assert!(lab.refused(&convert, 4).contains("no label or subsystem"));
+    lab.ok(&["header", "label", "two", "--label", ""]);
+    lab.ok(&["key", "priority", "two", "-S", "0", "--priority", "prefer"]);
+    assert!(lab.refused(&convert, 4).contains("keyslot 0 the priority normal"));
+    lab.ok(&["key", "priority", "two", "-S", "0", "--priority", "normal"]);
+    key(&lab, &["add", "two", "-d", "pass", "--new-keyfile", "new", "-S", "9"]);
+    assert!(lab.refused(&convert, 4).contains("no keyslot 9"));
+    lab.ok(&["key", "remove", "two", "-d", "new", "-S", "9"]);
+    lab.ok(&convert);
+    for number in 1..8 {
+        lab.write("more", number.to_string());
+        key(&lab, &["add", "two", "-d", "pass", "--new-keyfile", "more"]);
+    }
+    let change = ["key", "change", "two", "-d", "pass", "--new-keyfile", "new"];
+    let said = lab.refused(&[&change[..], &CHEAP].concat(), 1);
+    assert!(said.contains("let --force overwrite the old one"), "{said}");
+}

@@ -38,12 +38,18 @@ fn import(lab: &Lab, json: &str, more: &[&str]) {
 
 /// `dump` with a script in the place of clevis. Its standard input is the line `typed`.
 fn dump(lab: &Lab, script: &str, more: &[&str], typed: &str) -> Output {
+    let words = [&["dump", "vol", "--force", "-o", "out"], more].concat();
+    with_clevis(lab, script, &words, typed)
+}
+
+/// A command with a script in the place of clevis.
+fn with_clevis(lab: &Lab, script: &str, words: &[&str], typed: &str) -> Output {
     let programs = lab.path("programs");
     fs::create_dir_all(&programs).unwrap();
     let clevis = lab.write("programs/clevis", format!("#!/bin/sh\n{script}\n"));
     fs::set_permissions(clevis, fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::var("PATH").unwrap();
-    let mut command = lab.blockyard(&[&["dump", "vol", "--force", "-o", "out"], more].concat());
+    let mut command = lab.blockyard(words);
     command.env("PATH", format!("{}:{path}", programs.display()));
     command.env("PASSPHRASE_FILE", lab.path("pass"));
     lab.write("typed", typed);
@@ -199,4 +205,28 @@ fn token_that_fails_is_named_and_the_passphrase_is_asked_for() {
     assert_eq!(ignored.status.code(), Some(2));
     let named = dump(&lab, "cat \"$PASSPHRASE_FILE\"", &["--token-only", "--token-id", "0"], "");
     assert!(named.status.success(), "{}", text(&named.stderr));
+}
+
+#[test]
+fn token_opens_the_volume_for_a_new_passphrase() {
+    let lab = Lab::new();
+    let layout = ["--size", "5M", "--luks2-keyslots-size", "1M", "--offset", "8192"];
+    let cheap = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    lab.ok(&[&["format", "vol", "-d", "pass"][..], &layout, &cheap].concat());
+    import(&lab, TOKEN, &[]);
+    lab.write("new", "a new one");
+    let script = "cat \"$PASSPHRASE_FILE\"";
+    let add = |how: &[&str]| {
+        let words = [&["key", "add", "vol", "--new-keyfile", "new"][..], how, &cheap].concat();
+        with_clevis(&lab, script, &words, "")
+    };
+    // The program of an unknown pin runs only for the chosen token.
+    let refused = add(&["--token-only"]);
+    let said = one_error(&refused, 1);
+    assert!(said.contains("no token opens the volume: token 0 (clevis): the pin fake"), "{said}");
+    let said = one_error(&add(&["--token-id", "5"]), 1);
+    assert!(said.contains("no token opens the volume"), "{said}");
+    let added = add(&["--token-id", "0"]);
+    assert!(added.status.success(), "{}", text(&added.stderr));
+    lab.ok(&["dump", "vol", "-d", "new", "-o", "out", "--force"]);
 }

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::format::previous;
 use crate::header_write::{Step, Write, write_steps};
 use crate::luks::{self, Header};
+use crate::partition;
 use crate::source::{HeaderDevice, HeaderSource};
 
 /// A whole header with its keyslots.
@@ -27,8 +28,13 @@ pub struct Backup {
 /// A difference between a backup and the header that it would replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// There is no header that can be read, for this reason.
-    NoHeader(String),
+    /// There is no header that can be read.
+    NoHeader {
+        /// The reason.
+        problem: String,
+        /// Length of the restored header.
+        lost_bytes: u64,
+    },
     /// The versions of LUKS differ.
     Version,
     /// The UUIDs differ: it is the backup of another volume.
@@ -47,7 +53,9 @@ pub enum Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoHeader(problem) => write!(f, "it has no readable LUKS header ({problem})"),
+            Self::NoHeader { problem, lost_bytes } => {
+                write!(f, "{problem}, and its first {lost_bytes} bytes will be overwritten")
+            }
             Self::Version => f.write_str("the backup is of another version of LUKS"),
             Self::Uuid { backup, present } => {
                 write!(f, "the backup is of the volume {backup}, and this is {present}")
@@ -91,6 +99,10 @@ impl Backup {
             Error::NotLuks | Error::OtherFormat(_) => {
                 Error::header("header backup", "the file holds no LUKS header")
             }
+            Error::BothCopiesDamaged { primary, .. } => {
+                let problem = format!("both copies of its header are damaged ({primary})");
+                Error::header("header backup", problem)
+            }
             other => other,
         })?;
         let len = header.backup_len_bytes()?;
@@ -125,7 +137,15 @@ impl Backup {
         self.check_fits(source)?;
         let present = match Header::read(source) {
             Ok((header, _)) => header,
-            Err(error) => return Ok(vec![Difference::NoHeader(error.to_string())]),
+            Err(error) => {
+                let problem = match error {
+                    Error::OtherFormat(found) => format!("it holds {found}"),
+                    Error::NotLuks => "it has no LUKS header".to_owned(),
+                    other => format!("it has no readable LUKS header ({other})"),
+                };
+                let lost_bytes = self.header.end_bytes();
+                return Ok(vec![Difference::NoHeader { problem, lost_bytes }]);
+            }
         };
         let mut differences = Vec::new();
         if self.header.uuid() != present.uuid() {
@@ -169,7 +189,7 @@ impl Backup {
                 "the backup is of a header of {end} bytes, but the device or file has {len}"
             )));
         }
-        let Ok((present, _)) = Header::read(source) else { return Ok(()) };
+        let Ok((present, _)) = Header::read(source) else { return check_no_partitions(source) };
         let own_bytes = self.header.data_offset_bytes();
         let present_bytes = present.data_offset_bytes();
         if own_bytes == present_bytes {
@@ -289,5 +309,17 @@ impl Backup {
             writes.push(self.write(at_bytes..end));
         }
         Step::new("the space between the keyslots", writes)
+    }
+}
+/// Refuses a disk with partitions: the backup is probably that of one of them.
+fn check_no_partitions(source: &dyn HeaderSource) -> Result<(), Error> {
+    match partition::Table::read(source) {
+        Ok(Some(table)) if !table.partitions.is_empty() => Err(Error::DataDevice(
+            "it is a disk with partitions, which a restored header would destroy; name the \
+             partition of the backup in `partition`. If the table has to go, erase it with wipefs \
+             first"
+                .to_owned(),
+        )),
+        _ => Ok(()),
     }
 }

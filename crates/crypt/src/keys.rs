@@ -209,14 +209,16 @@ pub fn change(
     let header = read(device)?;
     check_same(&header, before, number)?;
     let plan = match (header, &new.0) {
-        (Header::Luks1(header), Version::Luks1(new)) => {
-            header.plan_change(number, new, in_place)?
-        }
-        (Header::Luks2(header), Version::Luks2(new)) => {
-            header.plan_change(number, new, in_place)?
-        }
+        (Header::Luks1(header), Version::Luks1(new)) => header.plan_change(number, new, in_place),
+        (Header::Luks2(header), Version::Luks2(new)) => header.plan_change(number, new, in_place),
         _ => return Err(Error::Changed("its version".to_owned())),
     };
+    let plan = plan.map_err(|error| match error {
+        Error::Full(problem) if !in_place => Error::Full(format!(
+            "{problem}, or let `force` overwrite the old one in place, which a power cut would lose"
+        )),
+        other => other,
+    })?;
     write(device, &plan)
 }
 

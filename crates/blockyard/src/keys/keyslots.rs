@@ -22,7 +22,7 @@
 //! let new = Key::passphrase("new");
 //! let opener = Opener::Key { key: &old, keyslot: None };
 //! assert_eq!(keyslots.add(&opener, &new, &cheap)?, 1);
-//! keyslots.remove(&old, false)?;
+//! keyslots.remove(&old, None, false)?;
 //! Volume::options().key(new).open(&image)?;
 //! # Ok(())
 //! # }
@@ -40,15 +40,16 @@ use blockyard_crypt::kdf::KdfLimits;
 use blockyard_crypt::keys::{self, InPlace, Usage};
 pub use blockyard_crypt::keys::{Last, Planned};
 use blockyard_crypt::luks::{Header, UnlockOptions, Unlocked};
-use blockyard_crypt::luks2::AreaCipher;
 pub use blockyard_crypt::luks2::Priority;
+use blockyard_crypt::luks2::{AreaCipher, TokenChoice, UsableToken};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::process::lock_secrets;
 
 use super::Key;
+use super::token_passphrase::{Attempt, passphrase_of};
 use crate::cost::{Cost, Pbkdf};
 use crate::error::contained;
-use crate::format::wrong;
+use crate::format::{FormatError, wrong};
 use crate::header;
 use crate::header_file::HeaderFile;
 use crate::{Error, Place};
@@ -103,6 +104,9 @@ pub enum Opener<'a> {
         /// The keyslot; `None`: every one is tried.
         keyslot: Option<u32>,
     },
+    /// The tokens of the header, without a question; see
+    /// [`Locked::unlock_by_token`](crate::Locked::unlock_by_token).
+    Token(&'a TokenChoice),
     /// The volume key itself, which needs no keyslot.
     VolumeKey(&'a SecretBytes),
 }
@@ -147,10 +151,12 @@ impl Keyslots {
     /// The opener is wrong, all keyslots are in use, an option is wrong, or the header is locked or
     /// cannot be written.
     pub fn add(&self, opener: &Opener<'_>, new: &Key, options: &NewKeyslot) -> Result<u32, Error> {
+        check_new(new)?;
         self.repeated(|file, header| {
             self.checked(header, Planned::Add(options.keyslot))?;
             let volume_key = match *opener {
                 Opener::Key { key, keyslot } => self.unlock(file, header, key, keyslot)?.volume_key,
+                Opener::Token(choice) => self.unlock_by_token(file, header, choice)?.volume_key,
                 Opener::VolumeKey(key) => key.clone(),
             };
             let new = self.prepared(header, &volume_key, new, options, Usage::Data)?;
@@ -169,6 +175,7 @@ impl Keyslots {
         new: &Key,
         options: &NewKeyslot,
     ) -> Result<u32, Error> {
+        check_new(new)?;
         let key = match key {
             Some(key) => key.clone(),
             None => self.random_key()?,
@@ -194,6 +201,10 @@ impl Keyslots {
         options: &NewKeyslot,
         in_place: bool,
     ) -> Result<u32, Error> {
+        // The keyslot of an empty passphrase may get another key derivation.
+        if !old.secret().is_empty() {
+            check_new(new)?;
+        }
         let in_place = if in_place { InPlace::Allow } else { InPlace::Refuse };
         self.repeated(|file, header| {
             self.checked(header, Planned::Change(keyslot))?;
@@ -203,15 +214,16 @@ impl Keyslots {
         })
     }
 
-    /// Removes the keyslot that a passphrase opens, and returns its number. `last` allows the
-    /// removal of the last one, and with it the loss of the data.
+    /// Removes the keyslot that a passphrase opens, or only that keyslot, and returns its number.
+    /// `last` allows the removal of the last one, and with it the loss of the data.
     ///
     /// # Errors
     /// The passphrase is wrong, its keyslot is the last one, or the header is locked or cannot be
     /// written.
-    pub fn remove(&self, key: &Key, last: bool) -> Result<u32, Error> {
+    pub fn remove(&self, key: &Key, keyslot: Option<u32>, last: bool) -> Result<u32, Error> {
         self.repeated(|file, header| {
-            let opened = self.unlock(file, header, key, None)?;
+            self.checked(header, Planned::Change(keyslot))?;
+            let opened = self.unlock(file, header, key, keyslot)?;
             self.locked(file, |file| {
                 keys::remove(file, Some(header), opened.keyslot, last_of(last))
             })?;
@@ -321,6 +333,53 @@ impl Keyslots {
         header.unlock(file, key.secret(), &options).map_err(|error| self.failed(error))
     }
 
+    /// Unlocks with the first token that opens the volume.
+    fn unlock_by_token(
+        &self,
+        file: &HeaderFile,
+        header: &Header,
+        choice: &TokenChoice,
+    ) -> Result<Unlocked, Error> {
+        let Header::Luks2(luks2) = header else {
+            return Err(Error::options(&self.path, "LUKS1 has no tokens"));
+        };
+        let attempt = Attempt::of(choice);
+        let mut problems = Vec::new();
+        for usable in luks2.usable_tokens(choice).map_err(|error| self.failed(error))? {
+            let number = usable.number;
+            let kind = usable.token.kind();
+            match self.opened_by(file, header, &usable, attempt) {
+                Ok(Some(opened)) => return Ok(opened),
+                Ok(None) => problems.push(format!("token {number} ({kind}): a person types it")),
+                Err(problem) => problems.push(format!("token {number} ({kind}): {problem}")),
+            }
+        }
+        let none = "the header has none that fits".to_owned();
+        let problems = if problems.is_empty() { none } else { problems.join("; ") };
+        Err(Error::options(&self.path, format!("no token opens the volume: {problems}")))
+    }
+
+    fn opened_by(
+        &self,
+        file: &HeaderFile,
+        header: &Header,
+        usable: &UsableToken,
+        attempt: Attempt,
+    ) -> Result<Option<Unlocked>, String> {
+        let Some(passphrase) = passphrase_of(&usable.token, attempt)? else { return Ok(None) };
+        let mut problem = "its passphrase opens none of its keyslots".to_owned();
+        for &keyslot in &usable.keyslots {
+            attempt.check_time()?;
+            let options = UnlockOptions { keyslot: Some(keyslot), limits: self.limits };
+            match header.unlock(file, &passphrase, &options) {
+                Ok(opened) => return Ok(Some(opened)),
+                Err(CryptError::WrongPassphrase { .. }) => {}
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        Err(problem)
+    }
+
     fn unlock_one_of(
         &self,
         file: &HeaderFile,
@@ -370,6 +429,11 @@ impl Keyslots {
     fn failed(&self, error: CryptError) -> Error {
         Error::crypt(&self.path, error)
     }
+}
+
+/// Refuses a new passphrase that anybody would type.
+fn check_new(new: &Key) -> Result<(), Error> {
+    if new.secret().is_empty() { Err(FormatError::EmptyPassphrase.into()) } else { Ok(()) }
 }
 
 fn last_of(may_remove: bool) -> Last {

@@ -21,7 +21,7 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blockyard_crypt::luks2::{Jwe, TangExchange, Token, TokenKind};
+use blockyard_crypt::luks2::{Jwe, TangExchange, Token, TokenChoice, TokenKind};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::keyring;
 
@@ -29,6 +29,9 @@ use super::process::{Messages, ProcessError, output_of};
 
 /// Time in which a program must end.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time for all tokens of a volume. A key derivation that has begun in it may end later.
+const TIME_LIMIT_OF_ALL: Duration = Duration::from_secs(60);
 
 /// How a token is tried.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,12 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// The attempt of all tokens that the choice permits, from now on.
+    pub(crate) fn of(choice: &TokenChoice) -> Self {
+        let deadline = Instant::now() + TIME_LIMIT_OF_ALL;
+        Self { is_chosen: choice.number.is_some(), deadline }
+    }
+
     /// Checks that the time of all tokens is not over.
     pub(crate) fn check_time(&self) -> Result<(), String> {
         left(self.deadline, TIME_LIMIT).map(drop)

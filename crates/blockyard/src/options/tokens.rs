@@ -1,7 +1,6 @@
 //! The key of a volume by the tokens of its header.
 
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use blockyard_crypt::luks::{Header, UnlockOptions};
 use blockyard_crypt::luks2::{TokenChoice, UsableToken};
@@ -12,9 +11,6 @@ use super::{Locked, LockedKind, Luks, VolumeKey};
 use crate::Error;
 use crate::error::contained;
 use crate::keys::{Attempt, passphrase_of};
-
-/// Time for all tokens of a volume. A key derivation that has begun in it may end later.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Result of [`Locked::unlock_by_token`].
 #[derive(Debug, Default)]
@@ -58,8 +54,7 @@ impl Locked {
             let Header::Luks2(header) = &luks.header else { return Ok(ByToken::default()) };
             let usable = header.usable_tokens(choice);
             let usable = usable.map_err(|error| Error::crypt(&self.path, error))?;
-            let is_chosen = choice.number.is_some();
-            let attempt = Attempt { is_chosen, deadline: Instant::now() + TIME_LIMIT };
+            let attempt = Attempt::of(choice);
             let mut failures = Vec::new();
             for token in usable {
                 let kind = token.token.kind().to_owned();

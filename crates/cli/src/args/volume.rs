@@ -148,6 +148,10 @@ pub(crate) struct HeaderPlaceArgs {
     #[command(flatten)]
     pub(crate) partition: PartitionArgs,
 
+    /// Start of the volume on the disk, in sectors of 512 bytes
+    #[arg(long, value_name = "SECTORS", conflicts_with_all = ["partition", "header"])]
+    pub(crate) offset: Option<u64>,
+
     #[command(flatten)]
     pub(crate) header: HeaderArgs,
 }
@@ -165,9 +169,10 @@ impl HeaderPlaceArgs {
 
     /// The part of that file or device with the header. A detached header has no partitions.
     pub(crate) fn in_disk(&self) -> Place {
-        match self.header.header {
-            Some(_) => Place::Whole,
-            None => self.partition.place(),
+        match (&self.header.header, self.offset) {
+            (Some(_), _) => Place::Whole,
+            (None, Some(sectors)) => Place::Offset(sectors.saturating_mul(512)),
+            (None, None) => self.partition.place(),
         }
     }
 }

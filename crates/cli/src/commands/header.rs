@@ -7,7 +7,7 @@ use blockyard_crypt::luks::HeaderInfo;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use crate::args::{ForceArgs, HeaderPlaceArgs, ShortHelpArgs};
-use crate::failure::{Failure, printable};
+use crate::failure::{Failure, printable, shown};
 use crate::output::{print, say};
 use crate::terminal::Terminal;
 use crate::volume_spec::{warn_of_lock, warn_without_lock};
@@ -209,6 +209,9 @@ pub(crate) fn run(command: &HeaderCommand) -> Result<(), Failure> {
 }
 
 fn backup(args: &BackupArgs) -> Result<(), Failure> {
+    if args.output.as_os_str() == "-" {
+        return Err(Failure::failed("a header backup goes to a file, not to standard output"));
+    }
     let path = args.place.path();
     let backup = header::backup(path, &args.place.in_disk())?;
     header::write_backup(&backup, args.place.paths(), &args.output, args.force.force)?;
@@ -224,7 +227,7 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     let mut writer = Writer::open(path, &args.place.in_disk())?;
     warn_of_lock(path, writer.lock_warning());
     let losses: Vec<_> = writer.compare(&backup)?.iter().map(Difference::to_string).collect();
-    let losses = printable(&losses.join("; "));
+    let losses = shown(&losses.join("; "));
     let place = path.display();
     let input = args.input.display();
     if !args.batch_mode {

@@ -11,7 +11,7 @@ use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use serde::Serialize;
 
-use crate::args::{CostArgs, HeaderPlaceArgs, HelpArgs, KeyArgs, ShortHelpArgs};
+use crate::args::{AskedTokenArgs, CostArgs, HeaderPlaceArgs, HelpArgs, KeyArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::json;
 use crate::key::{KeyInput, KeySource, StdinUse};
@@ -57,6 +57,9 @@ struct AddArgs {
 
     #[command(flatten)]
     key: KeyArgs,
+
+    #[command(flatten)]
+    tokens: AskedTokenArgs,
 
     #[command(flatten)]
     opening: OpeningArgs,
@@ -135,6 +138,10 @@ struct RemoveArgs {
 
     #[command(flatten)]
     opening: OpeningArgs,
+
+    /// The keyslot; the default is the one that the passphrase opens
+    #[arg(short = 'S', long, value_name = "N", help_heading = "Key options")]
+    key_slot: Option<u32>,
 
     #[command(flatten)]
     last: LastArgs,
@@ -395,6 +402,18 @@ fn existing(
     Ok(Key::Passphrase(passphrase))
 }
 
+/// Refuses two keys from standard input: the first one reads to its end.
+fn one_reads_stdin(key: &KeyArgs, new: &NewKeyArgs) -> Result<(), Failure> {
+    let is_stdin = |file: &Option<PathBuf>| file.as_deref().is_some_and(|file| file == "-");
+    if is_stdin(&key.key_file) && is_stdin(&new.new_keyfile) {
+        return Err(Failure::failed(
+            "--key-file and --new-keyfile are both standard input; name a file for one of them, or \
+             leave both out and give two lines",
+        ));
+    }
+    Ok(())
+}
+
 fn done(path: &Path, keyslot: u32, deed: &str) {
     say(&format!("{}: keyslot {keyslot} was {deed}", path.display()));
 }
@@ -434,7 +453,10 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
         keyslots.add_unbound(volume_key.as_ref(), &args.new.read(path)?, &options)?
     } else if let Some(volume_key) = &volume_key {
         add_with_volume_key(args, &keyslots, volume_key, &options)?
+    } else if let Some(choice) = args.tokens.choice() {
+        keyslots.add(&Opener::Token(&choice), &args.new.read(path)?, &options)?
     } else {
+        one_reads_stdin(&args.key, &args.new)?;
         let old = existing(&args.place, &args.key, &keyslots, planned)?;
         let new = args.new.read(path)?;
         keyslots.add(&Opener::Key { key: &old, keyslot: old_slot }, &new, &options)?
@@ -460,6 +482,7 @@ fn add_with_volume_key(
 fn change(args: &ChangeArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let keyslots = args.opening.keyslots(&args.place);
+    one_reads_stdin(&args.key, &args.new)?;
     let old = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
     let new = args.new.read(path)?;
     let options = args.keyslot.options(None);
@@ -471,8 +494,8 @@ fn change(args: &ChangeArgs) -> Result<(), Failure> {
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let keyslots = args.opening.keyslots(&args.place);
-    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(None))?;
-    let number = keyslots.remove(&key, args.last.force)?;
+    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
+    let number = keyslots.remove(&key, args.key_slot, args.last.force)?;
     done(path, number, "removed");
     Ok(())
 }
@@ -483,7 +506,11 @@ fn kill(args: &KillArgs) -> Result<(), Failure> {
     let keyslots = args.opening.keyslots(&args.place);
     let last = if args.last.force { Last::Remove } else { Last::Keep };
     let planned = Planned::Remove(args.key_slot, last);
-    let read = || existing(&args.place, &args.key, &keyslots, planned);
+    let read = || {
+        keyslots.check(planned)?;
+        let what = format!("another keyslot of {}", path.display());
+        Ok::<_, Failure>(Key::Passphrase(args.key.input().read(&what, StdinUse::Free)?))
+    };
     let proof = asks.then(read).transpose()?;
     keyslots.kill(args.key_slot, proof.as_ref(), args.last.force)?;
     done(path, args.key_slot, "removed");

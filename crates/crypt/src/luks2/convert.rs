@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::metadata::{KdfSpec, Keyslot};
 use super::{
-    BINARY_LEN_BYTES, Binary, Copy, HDR_LENS_BYTES, Header, LABEL_LEN_BYTES, Metadata, json_area,
+    BINARY_LEN_BYTES, Binary, Copy, HDR_LENS_BYTES, Header, LABEL_LEN_BYTES, Metadata, Priority,
+    json_area,
 };
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
@@ -43,9 +44,17 @@ impl Header {
             digest.body.as_ref().map_err(|problem| Error::header("digest", problem.clone()))?;
         let hash = HashAlgorithm::parse(&body.hash)
             .map_err(|error| Error::unsupported("digest", error.to_string()))?;
-        if crypt.sector_size_bytes != 512 || crypt.iv_tweak != 0 || data.len_bytes.is_some() {
-            return Err(only_luks2("sectors of more than 512 bytes, or a part of the device"));
+        if crypt.sector_size_bytes != 512 {
+            let problem = format!("sectors of {} bytes, only of 512", crypt.sector_size_bytes);
+            return Err(only_luks2(&problem));
         }
+        if crypt.iv_tweak != 0 {
+            return Err(only_luks2("number of the first sector for IVs other than 0"));
+        }
+        if data.len_bytes.is_some() {
+            return Err(only_luks2("fixed size; free it with blockyard resize first"));
+        }
+        self.check_fields_of_luks1()?;
         if !self.metadata.tokens.is_empty() {
             return Err(only_luks2("tokens; remove them first"));
         }
@@ -79,6 +88,31 @@ impl Header {
             keyslots,
         };
         luks1::Header::of_parts(parts)
+    }
+}
+
+impl Header {
+    /// Refuses fields that the conversion would drop.
+    fn check_fields_of_luks1(&self) -> Result<(), Error> {
+        if [self.binary.label, self.binary.subsystem].iter().flatten().any(|byte| *byte != 0) {
+            return Err(only_luks2(
+                "label or subsystem; remove them with blockyard header label first",
+            ));
+        }
+        for (number, keyslot) in &self.metadata.keyslots {
+            if *number >= 8 {
+                return Err(only_luks2(&format!(
+                    "keyslot {number}, only 0 to 7; remove it, and add its passphrase again with a \
+                     lower number, first"
+                )));
+            }
+            if keyslot.priority != Priority::Normal {
+                return Err(only_luks2(&format!(
+                    "priorities; give keyslot {number} the priority normal first"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
