@@ -144,7 +144,7 @@ fn volume_on_a_server_opens_after_a_power_cut_at_any_write_of_its_header() {
             "remove",
             &[NEW],
             Box::new(|uri| {
-                Keyslots::of(uri).remove(&old, false).map(drop).unwrap();
+                Keyslots::of(uri).remove(&old, None, false).map(drop).unwrap();
             }),
         ),
         (
