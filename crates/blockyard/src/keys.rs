@@ -164,8 +164,8 @@ pub enum KeyError {
     /// [`KeyFile::len_bytes`] is over the limit.
     #[error("`len_bytes` {0}: a key has at most {max} MiB", max = KEY_LEN_MAX_BYTES >> 20)]
     Limit(u64),
-    /// The source ends before [`KeyFile::offset_bytes`].
-    #[error("{place} ends before `offset_bytes` {offset_bytes}")]
+    /// The source has no byte at [`KeyFile::offset_bytes`].
+    #[error("{place} has no byte at `offset_bytes` {offset_bytes}")]
     Offset {
         /// Name of the source.
         place: String,
@@ -527,9 +527,12 @@ mod tests {
     }
 
     #[test]
-    fn empty_key_file_is_an_empty_passphrase() {
+    fn empty_key_file_is_an_empty_passphrase_and_an_offset_behind_its_end_is_none() {
         assert_eq!(read_file(b"", 0, None).unwrap(), b"");
-        assert_eq!(read_file(b"abc", 3, None).unwrap(), b"");
+        for offset_bytes in [3, 4, 100] {
+            let read = read_file(b"abc", offset_bytes, None);
+            assert!(matches!(read, Err(KeyError::Offset { .. })), "{offset_bytes}");
+        }
     }
 
     #[test]

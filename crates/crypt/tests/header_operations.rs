@@ -165,7 +165,7 @@ fn restore_over_a_damaged_header_keeps_the_data_behind_it() {
         }
         assert!(Header::read(&damaged).is_err());
         let lost = backup.compare(&damaged).unwrap();
-        assert!(matches!(lost[..], [Difference::NoHeader(_)]), "{lost:?}");
+        assert!(matches!(lost[..], [Difference::NoHeader { .. }]), "{lost:?}");
         backup.restore(&mut damaged).unwrap();
         assert!(has_all_data(&damaged, 2), "the data starts at 2 MiB");
         assert!(damaged == disk);

@@ -120,6 +120,8 @@ impl Luks {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::{Key, Volume, format::FormatOptions};
 
@@ -137,10 +139,10 @@ mod tests {
         let locked = Volume::options().read(&image).unwrap();
         let LockedKind::Luks(luks) = &locked.kind else { panic!("a LUKS volume") };
         let passphrase = SecretBytes::copy_of(b"secret");
-        let key =
-            |deadline| luks.key_of_one(&[0], &passphrase, Attempt { is_chosen: false, deadline });
-        let now = Instant::now();
-        assert!(key(now + TIME_LIMIT).is_ok());
-        assert_eq!(key(now).err().unwrap(), "the time for all tokens of the volume is over");
+        let key = |attempt| luks.key_of_one(&[0], &passphrase, attempt);
+        let attempt = Attempt::of(&TokenChoice::default());
+        assert!(key(attempt).is_ok());
+        let over = Attempt { deadline: Instant::now(), ..attempt };
+        assert_eq!(key(over).err().unwrap(), "the time for all tokens of the volume is over");
     }
 }
