@@ -268,7 +268,6 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`metadata_len_bytes`", "--luks2-metadata-size"),
     ("`minimum_block_bytes`", "--minimum-block"),
     ("`device_size`", "--device-size"),
-    ("`new_keyslot`", "--new-key-slot"),
     ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),
     ("`partition`", "--partition"),
@@ -346,7 +345,7 @@ mod tests {
         let short = KeyError::Short { place: "a".into(), found_bytes: 1, wanted_bytes: 2 };
         assert_eq!(text(short.into()), "a ends after 1 bytes, but --keyfile-size asks for 2");
         let offset = KeyError::Offset { place: "a".into(), offset_bytes: 3 };
-        assert_eq!(text(offset.into()), "a ends before --keyfile-offset 3");
+        assert_eq!(text(offset.into()), "a has no byte at --keyfile-offset 3");
         let closed = text(KeyError::NotOpen(7).into());
         assert!(closed.starts_with("--key-fd 7: this descriptor is not open; in a shell"));
         let wanted = "--pbkdf-memory and --pbkdf-parallel are for argon2; PBKDF2 has neither";
