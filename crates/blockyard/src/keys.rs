@@ -387,7 +387,9 @@ fn collect(
             Err(KeyError::Short { place: place(), found_bytes, wanted_bytes })
         }
         // Without an offset, an empty file is an empty key.
-        _ if found_bytes == 0 && !has_newline && offset_bytes > 0 => {
+        Length::ToEnd | Length::AtMost(1..)
+            if found_bytes == 0 && !has_newline && offset_bytes > 0 =>
+        {
             Err(KeyError::Offset { place: place(), offset_bytes })
         }
         _ if found_bytes == 0 && !has_newline && !from.is_regular_file() => {

@@ -12,9 +12,9 @@ use crate::failure::Failure;
 /// A socket for virtual machines.
 #[derive(Debug)]
 pub(crate) enum DiskSocket {
-    /// It is made here.
+    /// A path at which the server makes the socket.
     Path(PathBuf),
-    /// It was passed by this number, and listens.
+    /// The number of a listening descriptor that was passed.
     Inherited(i32, OwnedFd),
 }
 

@@ -167,8 +167,16 @@ fn file_of_a_loop_device_and_the_device_have_one_writer() {
         let said = lab.refused(&load, 5);
         assert!(said.contains("in use"), "{said}");
     }
-    let _readers = [("image", "s"), (disk, "t")].map(|(volume, socket)| {
+    let readers = [("image", "s"), (disk, "t")].map(|(volume, socket)| {
         lab.serve(&[volume, "-d", "pass", "--socket", socket, "--read-only"])
     });
+    drop(readers);
+    let before = lab.read("image");
+    for (from, to) in [("image", disk), (disk, "image")] {
+        let said = lab.refused(&["dump", from, "-d", "pass", "-o", to, "--force"], 5);
+        assert!(said.contains("in use"), "{said}");
+    }
+    let _reader = lab.serve(&["image", "-d", "pass", "--socket", "s", "--read-only"]);
     lab.refused(&["load", disk, "-d", "pass", "-i", "data", "--allow-short"], 5);
+    assert!(lab.read("image") == before);
 }

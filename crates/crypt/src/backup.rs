@@ -311,10 +311,19 @@ impl Backup {
         Step::new("the space between the keyslots", writes)
     }
 }
+
 /// Refuses a disk with partitions: the backup is probably that of one of them.
 fn check_no_partitions(source: &dyn HeaderSource) -> Result<(), Error> {
-    match partition::Table::read(source) {
-        Ok(Some(table)) if !table.partitions.is_empty() => Err(Error::DataDevice(
+    let mut first = [0; 4104];
+    // The start of a disk whose table was destroyed may be restored: only the copy of a GPT at the
+    // end is left then.
+    let is_read = source.read_at(0, &mut first).is_ok();
+    let has_gpt = [512, 4096].iter().any(|at| first[*at..].starts_with(b"EFI PART"));
+    if is_read && first[..512] == [0; 512] && !has_gpt {
+        return Ok(());
+    }
+    match partition::Table::read(source)? {
+        Some(table) if !table.partitions.is_empty() => Err(Error::DataDevice(
             "it is a disk with partitions, which a restored header would destroy; name the \
              partition of the backup in `partition`. If the table has to go, erase it with wipefs \
              first"

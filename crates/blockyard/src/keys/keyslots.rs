@@ -106,7 +106,12 @@ pub enum Opener<'a> {
     },
     /// The tokens of the header, without a question; see
     /// [`Locked::unlock_by_token`](crate::Locked::unlock_by_token).
-    Token(&'a TokenChoice),
+    Token {
+        /// The tokens to try.
+        choice: &'a TokenChoice,
+        /// The keyslot; `None`: all of the token.
+        keyslot: Option<u32>,
+    },
     /// The volume key itself, which needs no keyslot.
     VolumeKey(&'a SecretBytes),
 }
@@ -156,7 +161,9 @@ impl Keyslots {
             self.checked(header, Planned::Add(options.keyslot))?;
             let volume_key = match *opener {
                 Opener::Key { key, keyslot } => self.unlock(file, header, key, keyslot)?.volume_key,
-                Opener::Token(choice) => self.unlock_by_token(file, header, choice)?.volume_key,
+                Opener::Token { choice, keyslot } => {
+                    self.unlock_by_token(file, header, choice, keyslot)?.volume_key
+                }
                 Opener::VolumeKey(key) => key.clone(),
             };
             let new = self.prepared(header, &volume_key, new, options, Usage::Data)?;
@@ -339,13 +346,18 @@ impl Keyslots {
         file: &HeaderFile,
         header: &Header,
         choice: &TokenChoice,
+        keyslot: Option<u32>,
     ) -> Result<Unlocked, Error> {
         let Header::Luks2(luks2) = header else {
             return Err(Error::options(&self.path, "LUKS1 has no tokens"));
         };
         let attempt = Attempt::of(choice);
         let mut problems = Vec::new();
-        for usable in luks2.usable_tokens(choice).map_err(|error| self.failed(error))? {
+        for mut usable in luks2.usable_tokens(choice).map_err(|error| self.failed(error))? {
+            usable.keyslots.retain(|one| keyslot.is_none_or(|wanted| wanted == *one));
+            if usable.keyslots.is_empty() {
+                continue;
+            }
             let number = usable.number;
             let kind = usable.token.kind();
             match self.opened_by(file, header, &usable, attempt) {
@@ -353,6 +365,9 @@ impl Keyslots {
                 Ok(None) => problems.push(format!("token {number} ({kind}): a person types it")),
                 Err(problem) => problems.push(format!("token {number} ({kind}): {problem}")),
             }
+        }
+        if self.header(file)? != *header {
+            return Err(self.failed(CryptError::Changed("its tokens".to_owned())));
         }
         let none = "the header has none that fits".to_owned();
         let problems = if problems.is_empty() { none } else { problems.join("; ") };
@@ -431,7 +446,7 @@ impl Keyslots {
     }
 }
 
-/// Refuses a new passphrase that anybody would type.
+/// Refuses an empty new passphrase.
 fn check_new(new: &Key) -> Result<(), Error> {
     if new.secret().is_empty() { Err(FormatError::EmptyPassphrase.into()) } else { Ok(()) }
 }

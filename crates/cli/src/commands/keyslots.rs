@@ -152,8 +152,9 @@ struct RemoveArgs {
 
 /// Remove a keyslot by its number
 ///
-/// A passphrase of another keyslot is asked for first, so that the volume still opens. With
-/// --batch-mode it is not, unless --key-file or --key-fd names it.
+/// A passphrase of another keyslot is asked for first, so that the volume still opens. For the last
+/// keyslot, with --force, its own passphrase is asked for. With --batch-mode no passphrase is
+/// needed, unless --key-file or --key-fd names one.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct KillArgs {
@@ -389,15 +390,8 @@ impl KeyslotArgs {
     }
 }
 
-/// Reads an existing passphrase. A change that the header excludes is refused before it is asked
-/// for.
-fn existing(
-    place: &HeaderPlaceArgs,
-    key: &KeyArgs,
-    keyslots: &Keyslots,
-    planned: Planned,
-) -> Result<Key, Failure> {
-    keyslots.check(planned)?;
+/// Reads an existing passphrase, after the check that the header permits the change.
+fn existing(place: &HeaderPlaceArgs, key: &KeyArgs) -> Result<Key, Failure> {
     let passphrase = key.input().read(&place.path().display().to_string(), StdinUse::Free)?;
     Ok(Key::Passphrase(passphrase))
 }
@@ -405,9 +399,10 @@ fn existing(
 /// Refuses two keys from standard input: the first one reads to its end.
 fn one_reads_stdin(key: &KeyArgs, new: &NewKeyArgs) -> Result<(), Failure> {
     let is_stdin = |file: &Option<PathBuf>| file.as_deref().is_some_and(|file| file == "-");
-    if is_stdin(&key.key_file) && is_stdin(&new.new_keyfile) {
+    let old_is_stdin = is_stdin(&key.key_file) || key.key_fd == Some(0);
+    if old_is_stdin && is_stdin(&new.new_keyfile) {
         return Err(Failure::failed(
-            "--key-file and --new-keyfile are both standard input; name a file for one of them, or \
+            "the old and the new key are both standard input; name a file for one of them, or \
              leave both out and give two lines",
         ));
     }
@@ -443,8 +438,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
         None => (None, args.key_slot),
     };
     let options = args.keyslot.options(new_slot);
-    let planned = Planned::Add(new_slot);
-    keyslots.check(planned)?;
+    keyslots.check(Planned::Add(new_slot))?;
     let volume_key = match &args.volume_key_file {
         Some(file) => Some(read_secret(file, "volume key")?),
         None => None,
@@ -454,10 +448,11 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     } else if let Some(volume_key) = &volume_key {
         add_with_volume_key(args, &keyslots, volume_key, &options)?
     } else if let Some(choice) = args.tokens.choice() {
-        keyslots.add(&Opener::Token(&choice), &args.new.read(path)?, &options)?
+        let opener = Opener::Token { choice: &choice, keyslot: old_slot };
+        keyslots.add(&opener, &args.new.read(path)?, &options)?
     } else {
         one_reads_stdin(&args.key, &args.new)?;
-        let old = existing(&args.place, &args.key, &keyslots, planned)?;
+        let old = existing(&args.place, &args.key)?;
         let new = args.new.read(path)?;
         keyslots.add(&Opener::Key { key: &old, keyslot: old_slot }, &new, &options)?
     };
@@ -483,7 +478,8 @@ fn change(args: &ChangeArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let keyslots = args.opening.keyslots(&args.place);
     one_reads_stdin(&args.key, &args.new)?;
-    let old = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
+    keyslots.check(Planned::Change(args.key_slot))?;
+    let old = existing(&args.place, &args.key)?;
     let new = args.new.read(path)?;
     let options = args.keyslot.options(None);
     let number = keyslots.change(&old, args.key_slot, &new, &options, args.force)?;
@@ -494,7 +490,8 @@ fn change(args: &ChangeArgs) -> Result<(), Failure> {
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let keyslots = args.opening.keyslots(&args.place);
-    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
+    keyslots.check(Planned::Change(args.key_slot))?;
+    let key = existing(&args.place, &args.key)?;
     let number = keyslots.remove(&key, args.key_slot, args.last.force)?;
     done(path, number, "removed");
     Ok(())
@@ -505,10 +502,9 @@ fn kill(args: &KillArgs) -> Result<(), Failure> {
     let asks = !args.batch_mode || args.key.input().source != KeySource::Ask;
     let keyslots = args.opening.keyslots(&args.place);
     let last = if args.last.force { Last::Remove } else { Last::Keep };
-    let planned = Planned::Remove(args.key_slot, last);
+    keyslots.check(Planned::Remove(args.key_slot, last))?;
     let read = || {
-        keyslots.check(planned)?;
-        let what = format!("another keyslot of {}", path.display());
+        let what = format!("a keyslot of {} that stays, or the last one", path.display());
         Ok::<_, Failure>(Key::Passphrase(args.key.input().read(&what, StdinUse::Free)?))
     };
     let proof = asks.then(read).transpose()?;
@@ -520,7 +516,8 @@ fn kill(args: &KillArgs) -> Result<(), Failure> {
 fn convert(args: &ConvertArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let keyslots = args.opening.keyslots(&args.place);
-    let key = existing(&args.place, &args.key, &keyslots, Planned::Change(args.key_slot))?;
+    keyslots.check(Planned::Change(args.key_slot))?;
+    let key = existing(&args.place, &args.key)?;
     let options = args.keyslot.options(None);
     let number = keyslots.change(&key, args.key_slot, &key, &options, args.force)?;
     done(path, number, "converted");

@@ -49,10 +49,12 @@ impl Header {
             return Err(only_luks2(&problem));
         }
         if crypt.iv_tweak != 0 {
-            return Err(only_luks2("number of the first sector for IVs other than 0"));
+            return Err(only_luks2("start of IVs other than sector 0"));
         }
         if data.len_bytes.is_some() {
-            return Err(only_luks2("fixed size; free it with blockyard resize first"));
+            return Err(only_luks2(
+                "fixed size; `blockyard resize VOLUME` without a size removes it",
+            ));
         }
         self.check_fields_of_luks1()?;
         if !self.metadata.tokens.is_empty() {

@@ -53,9 +53,11 @@ pub(super) fn lock_under(
     // A place behind the longest file locks nothing that is there.
     range.l_start = under.start_bytes.try_into().unwrap_or(libc::off_t::MAX);
     range.l_len = under.len_bytes.try_into().unwrap_or(0);
-    patiently(|| set_lock(&file, &range))
-        .map_err(|error| refused(path, "lock the file of", error))?;
-    Ok(Some(file))
+    match patiently(|| set_lock(&file, &range)) {
+        Err(error) if is_taken(&error) => Err(refused(path, "lock the file of", error)),
+        // The other errors come from a file system without locks.
+        _ => Ok(Some(file)),
+    }
 }
 
 fn refused(path: &Path, action: &'static str, error: io::Error) -> Error {
@@ -102,10 +104,14 @@ fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
 }
 
 /// Locks a file for overwriting like a volume, until it is closed. Returns false if another program
-/// holds the lock. File systems without locks permit everything.
+/// holds the lock, or at this moment that of the file under a loop device. File systems without
+/// locks permit everything.
 #[must_use]
 pub fn lock_output(file: &File) -> bool {
-    !try_lock(file, Access::ReadWrite, false).is_err_and(|error| is_taken(&error))
+    let is_free_below = file.metadata().is_ok_and(|metadata| {
+        lock_under(Path::new("output"), &metadata, Access::ReadWrite).is_ok()
+    });
+    is_free_below && !try_lock(file, Access::ReadWrite, false).is_err_and(|error| is_taken(&error))
 }
 
 fn try_lock(file: &File, access: Access, is_block_device: bool) -> io::Result<()> {

@@ -88,7 +88,7 @@ pub enum BackingKind {
 /// Place of the bytes.
 #[derive(Debug)]
 enum Storage {
-    /// A local file, opened for buffered access: headers, unaligned pieces.
+    /// A local file, opened for buffered access: headers of files, unaligned pieces.
     Local(File),
     /// A disk on a server.
     Remote(Arc<RemoteDisk>),
@@ -101,7 +101,7 @@ pub struct DeviceFile {
     storage: Storage,
     /// The file under a loop device, for its lock.
     _file_under: Option<File>,
-    /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`].
+    /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`], and for headers of devices.
     direct: Option<File>,
     path: PathBuf,
     len_bytes: u64,

@@ -94,3 +94,30 @@ impl Blocks {
         device.write_all_at(blocks, first)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_place_and_length_is_read_and_written_and_its_neighbours_stay() {
+        // A file has no logical block, so the blocks have 4096 bytes.
+        let file = tempfile::tempfile().unwrap();
+        let mut expected: Vec<u8> = (0..3 * PIECE_BYTES).map(|at| (at % 251) as u8).collect();
+        file.write_all_at(&expected, 0).unwrap();
+        for (offset, len) in
+            [(0, 1), (592, 4096), (4095, 2), (4096, 8192), (1000, PIECE_BYTES + 7), (8192, 0)]
+        {
+            let bytes = vec![0xa5; len];
+            write_all_at(&file, &bytes, offset as u64).unwrap();
+            expected[offset..][..len].copy_from_slice(&bytes);
+            let mut around = vec![0; len + 600];
+            read_exact_at(&file, &mut around, offset as u64).unwrap();
+            assert!(around == expected[offset..][..len + 600], "{offset}, {len}");
+        }
+        let mut all = vec![0; expected.len()];
+        file.read_exact_at(&mut all, 0).unwrap();
+        assert!(all == expected);
+        assert!(read_exact_at(&file, &mut [0; 2], expected.len() as u64 - 1).is_err());
+    }
+}

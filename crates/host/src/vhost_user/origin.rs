@@ -5,7 +5,7 @@
 //! this is found out without a question to the file system: by properties that the kernel itself
 //! keeps.
 
-use std::fs::{read_link, read_to_string};
+use std::fs::{read, read_link, read_to_string};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Whether the kernel alone answers for this descriptor.
@@ -28,8 +28,9 @@ fn has_no_file(fd: &OwnedFd) -> bool {
 fn mounted_as(fd: &OwnedFd) -> Option<String> {
     let facts = read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-    let mounts = read_to_string("/proc/self/mountinfo").ok()?;
-    type_of_mount(&mounts, id)
+    // The kernel escapes blanks in paths, and no bytes that are not UTF-8.
+    let mounts = read("/proc/self/mountinfo").ok()?;
+    type_of_mount(&String::from_utf8_lossy(&mounts), id)
 }
 
 fn type_of_mount(mounts: &str, id: &str) -> Option<String> {
