@@ -44,7 +44,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 pub use blockyard_crypt::luks2::{Token, TokenChoice};
 pub use command::KeyCommand;
 pub use keyslots::{Keyslots, Last, NewKeyslot, Opener, Planned, Priority};
-pub(crate) use token_passphrase::{Attempt, passphrase_of};
+pub(crate) use token_passphrase::{Attempt, by_token};
 pub use tokens::Tokens;
 
 /// cryptsetup's compiled-in limit of a key file.

@@ -41,18 +41,18 @@ use blockyard_crypt::keys::{self, InPlace, Usage};
 pub use blockyard_crypt::keys::{Last, Planned};
 use blockyard_crypt::luks::{Header, UnlockOptions, Unlocked};
 pub use blockyard_crypt::luks2::Priority;
-use blockyard_crypt::luks2::{AreaCipher, TokenChoice, UsableToken};
+use blockyard_crypt::luks2::{AreaCipher, TokenChoice};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::process::lock_secrets;
 
 use super::Key;
-use super::token_passphrase::{Attempt, passphrase_of};
+use super::token_passphrase::{Attempt, by_token};
 use crate::cost::{Cost, Pbkdf};
 use crate::error::contained;
 use crate::format::{FormatError, wrong};
 use crate::header;
 use crate::header_file::HeaderFile;
-use crate::{Error, Place};
+use crate::{Error, Place, TokenFailure};
 
 /// Attempts at an operation whose keyslot another program changes meanwhile.
 const ATTEMPTS: u32 = 10;
@@ -351,48 +351,21 @@ impl Keyslots {
         let Header::Luks2(luks2) = header else {
             return Err(Error::options(&self.path, "LUKS1 has no tokens"));
         };
-        let attempt = Attempt::of(choice);
-        let mut problems = Vec::new();
-        for mut usable in luks2.usable_tokens(choice).map_err(|error| self.failed(error))? {
-            usable.keyslots.retain(|one| keyslot.is_none_or(|wanted| wanted == *one));
-            if usable.keyslots.is_empty() {
-                continue;
-            }
-            let number = usable.number;
-            let kind = usable.token.kind();
-            match self.opened_by(file, header, &usable, attempt) {
-                Ok(Some(opened)) => return Ok(opened),
-                Ok(None) => problems.push(format!("token {number} ({kind}): a person types it")),
-                Err(problem) => problems.push(format!("token {number} ({kind}): {problem}")),
-            }
+        let usable = luks2.usable_tokens(choice).map_err(|error| self.failed(error))?;
+        let (opened, failures) = by_token(usable, keyslot, Attempt::of(choice), |keyslot, key| {
+            let options = UnlockOptions { keyslot: Some(keyslot), limits: self.limits };
+            header.unlock(file, key, &options)
+        });
+        if let Some(opened) = opened {
+            return Ok(opened);
         }
         if self.header(file)? != *header {
             return Err(self.failed(CryptError::Changed("its tokens".to_owned())));
         }
-        let none = "the header has none that fits".to_owned();
+        let problems: Vec<_> = failures.iter().map(TokenFailure::to_string).collect();
+        let none = "the header has none that gives a passphrase".to_owned();
         let problems = if problems.is_empty() { none } else { problems.join("; ") };
         Err(Error::options(&self.path, format!("no token opens the volume: {problems}")))
-    }
-
-    fn opened_by(
-        &self,
-        file: &HeaderFile,
-        header: &Header,
-        usable: &UsableToken,
-        attempt: Attempt,
-    ) -> Result<Option<Unlocked>, String> {
-        let Some(passphrase) = passphrase_of(&usable.token, attempt)? else { return Ok(None) };
-        let mut problem = "its passphrase opens none of its keyslots".to_owned();
-        for &keyslot in &usable.keyslots {
-            attempt.check_time()?;
-            let options = UnlockOptions { keyslot: Some(keyslot), limits: self.limits };
-            match header.unlock(file, &passphrase, &options) {
-                Ok(opened) => return Ok(Some(opened)),
-                Err(CryptError::WrongPassphrase { .. }) => {}
-                Err(error) => problem = error.to_string(),
-            }
-        }
-        Err(problem)
     }
 
     fn unlock_one_of(

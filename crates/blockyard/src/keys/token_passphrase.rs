@@ -21,9 +21,12 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blockyard_crypt::luks2::{Jwe, TangExchange, Token, TokenChoice, TokenKind};
+use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::luks2::{Jwe, TangExchange, Token, TokenChoice, TokenKind, UsableToken};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::keyring;
+
+use crate::TokenFailure;
 
 use super::process::{Messages, ProcessError, output_of};
 
@@ -50,19 +53,65 @@ impl Attempt {
     }
 
     /// Checks that the time of all tokens is not over.
-    pub(crate) fn check_time(&self) -> Result<(), String> {
+    fn check_time(&self) -> Result<(), String> {
         left(self.deadline, TIME_LIMIT).map(drop)
     }
+}
+
+/// Passes the passphrases of tokens to `open`, each with the keyslots of its token, until one
+/// opens. Tokens whose passphrase a person types are left out, and so are keyslots other than the
+/// wanted one.
+pub(crate) fn by_token<T>(
+    usable: Vec<UsableToken>,
+    wanted: Option<u32>,
+    attempt: Attempt,
+    mut open: impl FnMut(u32, &SecretBytes) -> Result<T, CryptError>,
+) -> (Option<T>, Vec<TokenFailure>) {
+    let mut failures = Vec::new();
+    for UsableToken { number, token, mut keyslots, .. } in usable {
+        keyslots.retain(|keyslot| wanted.is_none_or(|wanted| wanted == *keyslot));
+        if keyslots.is_empty() {
+            continue;
+        }
+        let opened = match passphrase_of(&token, attempt) {
+            Ok(Some(passphrase)) => of_one(&keyslots, &passphrase, attempt, &mut open),
+            Ok(None) => continue,
+            Err(problem) => Err(problem),
+        };
+        match opened {
+            Ok(opened) => return (Some(opened), failures),
+            Err(problem) => {
+                failures.push(TokenFailure { number, kind: token.kind().to_owned(), problem });
+            }
+        }
+    }
+    (None, failures)
+}
+
+/// The result for the first of these keyslots that the passphrase opens.
+fn of_one<T>(
+    keyslots: &[u32],
+    passphrase: &SecretBytes,
+    attempt: Attempt,
+    open: &mut impl FnMut(u32, &SecretBytes) -> Result<T, CryptError>,
+) -> Result<T, String> {
+    let mut problem = "its passphrase opens none of its keyslots".to_owned();
+    for &keyslot in keyslots {
+        attempt.check_time()?;
+        match open(keyslot, passphrase) {
+            Ok(opened) => return Ok(opened),
+            Err(CryptError::WrongPassphrase { .. }) => {}
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(problem)
 }
 
 /// Gets the passphrase. `None`: a person types it.
 ///
 /// # Errors
 /// The reason as a text.
-pub(crate) fn passphrase_of(
-    token: &Token,
-    attempt: Attempt,
-) -> Result<Option<SecretBytes>, String> {
+fn passphrase_of(token: &Token, attempt: Attempt) -> Result<Option<SecretBytes>, String> {
     match token.understand().map_err(|error| error.to_string())? {
         TokenKind::Recovery => Ok(None),
         TokenKind::Tpm2(tpm2) => tpm2::unsealed(&tpm2, attempt.deadline).map(Some),
@@ -126,6 +175,22 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_key_derivation_begins_when_the_time_of_the_tokens_is_over() {
+        let mut derived = 0;
+        let mut open = |_, _: &SecretBytes| {
+            derived += 1;
+            Ok(())
+        };
+        let passphrase = SecretBytes::copy_of(b"secret");
+        let attempt = Attempt::of(&TokenChoice::default());
+        assert!(of_one(&[0], &passphrase, attempt, &mut open).is_ok());
+        let over = Attempt { deadline: Instant::now(), ..attempt };
+        let refused = of_one(&[0], &passphrase, over, &mut open).unwrap_err();
+        assert_eq!(refused, "the time for all tokens of the volume is over");
+        assert_eq!(derived, 1);
+    }
 
     #[test]
     fn program_is_not_started_after_the_time_of_all_tokens() {
