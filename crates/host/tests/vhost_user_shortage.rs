@@ -56,7 +56,7 @@ fn queue_starts_when_the_system_has_descriptors_again() {
     for spare in [0, 1] {
         fillers.drain(..spare);
         limit(Some(LIMIT));
-        // This stops the queue and starts it again.
+        // The message stops the queue and starts it again.
         guest.set_logging(false);
         guest.push(0, 0, FLUSH, 0, 0);
         guest.kick(0);

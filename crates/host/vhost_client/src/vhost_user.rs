@@ -77,7 +77,7 @@ impl Door for Queue {
                 continue;
             }
             self.queue.set_used_notif_enabled(true);
-            // What ended before the switch is not signalled.
+            // Requests that ended before the switch are not signalled.
             if !self.queue.completions().has_next() {
                 // The server may have made the descriptor non-blocking.
                 poll(&mut [PollFd::new(&*self.call, PollFlags::IN)], -1)?;
