@@ -165,14 +165,6 @@ fn request_that_is_in_flight_at_the_switch_is_stable_when_it_ends() {
     serving.stop();
 }
 
-/// A record of requests in flight, as a server leaves it that fetched the request of slot 0.
-fn record_one(record: &OwnedFd) {
-    let record = File::from(record.try_clone().unwrap());
-    let [low, high] = RING_LEN.to_le_bytes();
-    record.write_all_at(&[1, 0, low, high], 8).unwrap();
-    record.write_all_at(&[1, 0, 0, 0, 0, 0, 0, 0, 1], 16).unwrap();
-}
-
 /// The front end keeps the index of the next request only.
 #[test]
 fn stop_waits_for_a_request_of_an_earlier_server_that_a_suspension_holds_up() {
@@ -190,7 +182,7 @@ fn stop_waits_for_a_request_of_an_earlier_server_that_a_suspension_holds_up() {
         assert!(!guest.has_answer() && !guest.has_ended(0), "it is not done");
         if server_ends {
             serving.stop();
-            assert!(!guest.has_ended(0));
+            assert!(guest.is_disconnected() && !guest.has_ended(0));
             drop(volume);
             let (serving, _volume) = serve(&folder, &target);
             guest.reconnect(&socket);
@@ -205,6 +197,24 @@ fn stop_waits_for_a_request_of_an_earlier_server_that_a_suspension_holds_up() {
             serving.stop();
         }
     }
+}
+
+/// An answer would make the front end forget the request.
+#[test]
+fn stop_before_the_kick_is_not_answered_while_a_request_of_an_earlier_server_is_left() {
+    let folder = Folder::new();
+    let target = format!("linear {} 0", folder.file("data").display());
+    let (serving, _volume) = serve(&folder, &target);
+    let socket = folder.path("vhost");
+    let mut guest = Guest::connect_with_record(&socket, F_FLUSH, record_one);
+    guest.push(0, 0, READ, 0, 4096);
+    guest.message(GET_VRING_BASE, 0, &[0; 8], &[]);
+    assert!(guest.is_disconnected() && !guest.has_ended(0));
+    guest.reconnect(&socket);
+    assert_eq!((guest.ended(0).0, guest.status(0, 0)), (0, 0));
+    assert_eq!(guest.stop(0), 1, "nothing is left");
+    drop(guest);
+    serving.stop();
 }
 
 /// A channel from the server to the front end: its two ends.

@@ -31,14 +31,22 @@ fn null() -> File {
     File::open("/dev/null").unwrap()
 }
 
+/// Uses all smaller numbers than the limit.
+fn fill(fillers: &mut Vec<File>) {
+    loop {
+        fillers.push(null());
+        if fillers.last().unwrap().as_raw_fd() >= LIMIT as i32 {
+            return;
+        }
+    }
+}
+
 #[test]
 fn queue_starts_when_the_system_has_descriptors_again() {
     let before = getrlimit(Resource::Nofile).current;
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let mut fillers = vec![null()];
-    while fillers.last().unwrap().as_raw_fd() < LIMIT as i32 {
-        fillers.push(null());
-    }
+    let mut fillers = Vec::new();
+    fill(&mut fillers);
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
     let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
@@ -65,5 +73,21 @@ fn queue_starts_when_the_system_has_descriptors_again() {
         assert_eq!(guest.ended(0).0, 0, "{spare}");
     }
     drop(guest);
+    // A stop of such a queue must not make the front end forget a request of an earlier server.
+    for spare in [0, 1] {
+        let mut guest = Guest::connect_with_record(&socket, F_FLUSH, record_one);
+        guest.push(0, 0, FLUSH, 0, 0);
+        fill(&mut fillers);
+        fillers.drain(..spare);
+        limit(Some(LIMIT));
+        guest.set_logging(false);
+        guest.kick(0);
+        assert!(!guest.has_answer() && !guest.has_ended(0), "{spare}: it runs");
+        guest.message(GET_VRING_BASE, 0, &[0; 8], &[]);
+        assert!(guest.is_disconnected() && !guest.has_ended(0), "{spare}");
+        limit(before);
+        guest.reconnect(&socket);
+        assert_eq!(guest.ended(0).0, 0, "{spare}");
+    }
     serving.stop();
 }

@@ -106,6 +106,7 @@ impl DeviceDoor {
             place,
             name,
             writeback: Arc::new(AtomicBool::new(true)),
+            closing: Arc::default(),
         };
         let listener = listen()?;
         let front_end = Threads::new("vhost device", ends);

@@ -12,8 +12,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg, sockopt,
 };
 
-use super::origin;
-
 /// Fills `bytes`, and moves descriptors that came beside them to the end of `descriptors`. Returns
 /// false at the end of the stream. It never takes a byte of the next message, whose descriptors
 /// would be taken for those of this one.
@@ -85,9 +83,6 @@ pub(super) enum Notices {
 impl Notices {
     /// `None` for any other descriptor, and for a pipe without a reader.
     pub(super) fn over(fd: OwnedFd) -> Option<Self> {
-        if !origin::is_the_kernels(&fd) {
-            return None;
-        }
         let facts = rustix::fs::fstat(&fd).ok()?;
         match FileType::from_raw_mode(facts.st_mode) {
             FileType::Fifo => {

@@ -8,8 +8,8 @@ use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::{
-    Action, HEADER_BYTES, InflightArea, LogArea, MemoryRegion, Offer, Outcome, Session,
-    config_change,
+    Action, HEADER_BYTES, Header, InflightArea, LogArea, MemoryRegion, Offer, Outcome, Queue,
+    Session, config_change,
 };
 use blockyard_protocol::virtio_blk::{CONFIG_WRITEBACK_AT, Disk, NAME_BYTES};
 use rustix::fs::{FileType, MemfdFlags, memfd_create};
@@ -17,7 +17,9 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 
 use super::channel::{self, Notices};
+use super::closing::Closing;
 use super::dirty_log::DirtyLog;
+use super::inflight;
 use super::memory::{GuestMemory, Window};
 use super::origin;
 use super::polling::Polling;
@@ -28,6 +30,10 @@ use crate::memory::Budget;
 use crate::volume::Volume;
 use crate::{log, memory, poll};
 
+const FOREIGN: &str = "a descriptor is a file of FUSE, or of another mount namespace; put guest \
+                       memory into a file of tmpfs, hugetlbfs or a mounted disk";
+const STILL_CLOSING: &str = "files of FUSE that front ends have sent are still being closed; their \
+                             processes do not answer";
 const NO_SIGNAL: &str = "a descriptor is neither an event, a pipe nor a Unix socket";
 
 /// A volume that is offered to front ends.
@@ -47,6 +53,7 @@ pub(crate) struct Device {
     /// Whether the disk says that its cache is a write-back cache. It outlives resets and
     /// connections: a front end that connects again does not repeat what its guest has switched.
     pub(crate) writeback: Arc<AtomicBool>,
+    pub(crate) closing: Arc<Closing>,
 }
 
 impl Device {
@@ -64,9 +71,14 @@ impl Device {
     /// Serves a front end until it or the server ends the connection. All requests that were
     /// fetched are then finished.
     pub(crate) fn serve(&self, socket: BorrowedFd<'_>) {
-        let mut front_end = FrontEnd::new(self);
-        let outcome = front_end.serve(socket);
-        front_end.stop_all();
+        let outcome = if self.closing.has_room() {
+            let mut front_end = FrontEnd::new(self);
+            let outcome = front_end.serve(socket);
+            front_end.stop_all();
+            outcome
+        } else {
+            Err(STILL_CLOSING.into())
+        };
         if let Err(problem) = outcome {
             log::say(format_args!("{}: a front end is disconnected: {problem}", self.place));
         }
@@ -184,18 +196,15 @@ impl<'a> FrontEnd<'a> {
 
     /// Follows the next message; returns false at the end of the stream.
     fn follow_message(&mut self, socket: BorrowedFd<'_>) -> Result<bool, String> {
-        let failed = |error: std::io::Error| error.to_string();
-        let mut header = [0; HEADER_BYTES];
         // A descriptor that the message does not take is closed when this vector is dropped.
         let mut descriptors = Vec::new();
-        if !channel::receive(socket, &mut header, &mut descriptors).map_err(failed)? {
-            return Ok(false);
+        let received = self.receive(socket, &mut descriptors);
+        // Before anything is dropped: to close one may take for ever.
+        if descriptors.iter().any(origin::is_foreign) {
+            self.device.closing.close(descriptors);
+            return Err(FOREIGN.into());
         }
-        let header = self.session.on_header(header).map_err(|error| error.to_string())?;
-        let mut body = vec![0; header.body_bytes()];
-        if !channel::receive(socket, &mut body, &mut descriptors).map_err(failed)? {
-            return Ok(false);
-        }
+        let Some((header, body)) = received? else { return Ok(false) };
         let mut reply = Vec::new();
         let count = descriptors.len();
         let action = self.session.on_message(header, &body, count, &mut reply);
@@ -207,8 +216,26 @@ impl<'a> FrontEnd<'a> {
         let finished = self.session.finish(outcome, &mut reply);
         finished.map_err(|error| problem.unwrap_or_else(|| error.to_string()))?;
         let beside = self.to_send.take();
-        channel::send(socket, &reply, beside.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+        let sent = channel::send(socket, &reply, beside.as_ref().map(AsFd::as_fd));
+        sent.map_err(|error| error.to_string())?;
         Ok(true)
+    }
+
+    /// Receives a message, and the descriptors beside it; `None` at the end of the stream.
+    fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> Result<Option<(Header, Vec<u8>)>, String> {
+        let failed = |error: std::io::Error| error.to_string();
+        let mut header = [0; HEADER_BYTES];
+        if !channel::receive(socket, &mut header, descriptors).map_err(failed)? {
+            return Ok(None);
+        }
+        let header = self.session.on_header(header).map_err(|error| error.to_string())?;
+        let mut body = vec![0; header.body_bytes()];
+        let is_whole = channel::receive(socket, &mut body, descriptors).map_err(failed)?;
+        Ok(is_whole.then_some((header, body)))
     }
 
     /// Takes the volume's size: queues start again with its table, then the front end is told.
@@ -282,7 +309,7 @@ impl<'a> FrontEnd<'a> {
                 self.line(queue).set_signals(signals);
             }
             Action::Stop(queue) => {
-                let base = self.finish(queue);
+                let base = self.finish(queue)?;
                 return Ok(Outcome::Stopped { queue, base });
             }
             Action::Reset => {
@@ -334,13 +361,24 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// Finishes a queue until it is set up again; returns the index of its next request.
-    fn finish(&mut self, queue: u16) -> u16 {
-        let base = self.session.queue(queue).base;
+    ///
+    /// # Errors
+    /// Its record has a request that this server has not done. The index would make the front end
+    /// forget it; a front end that is disconnected brings the record to the next connection.
+    fn finish(&mut self, queue: u16) -> Result<u16, String> {
+        let Queue { base, ring_len, .. } = *self.session.queue(queue);
         let line = self.line(queue);
         line.finish();
         line.kick = None;
         let state = std::mem::replace(&mut line.state, Line::STOPPED);
-        if state.is_kicked { state.next_available } else { base }
+        let is_left = self.record(queue).is_some_and(|kept| inflight::has_taken(&kept, ring_len));
+        if is_left && !state.is_broken {
+            return Err(format!(
+                "queue {queue} has requests of an earlier server, which cannot be done before its \
+                 stop"
+            ));
+        }
+        Ok(if state.is_kicked { state.next_available } else { base })
     }
 
     fn stop_all(&mut self) {
@@ -474,9 +512,6 @@ fn make_records(area: InflightArea) -> Result<OwnedFd, String> {
 /// thread. User-Mode Linux sends sockets. Others are not taken. Devices and directories are always
 /// ready or never, and to read from a descriptor of signals would take them away from this process.
 fn signal_descriptor(fd: OwnedFd) -> Option<Shared> {
-    if !origin::is_the_kernels(&fd) {
-        return None;
-    }
     let facts = rustix::fs::fstat(&fd).ok()?;
     let is_signal = match FileType::from_raw_mode(facts.st_mode) {
         FileType::Fifo => true,

@@ -27,6 +27,20 @@ const COUNTER_AT: usize = 8;
 /// Version of a record in use; a new one is zeroes.
 const VERSION: u16 = 1;
 
+/// Whether a record has a request in flight, or one whose end was perhaps not noted.
+pub(super) fn has_taken(window: &Window, ring_len: u16) -> bool {
+    (0..ring_len).any(|head| is_taken(window, head))
+}
+
+fn is_taken(window: &Window, head: u16) -> bool {
+    let [mark] = window.load(at(head) + MARK_AT);
+    mark != 0
+}
+
+fn at(head: u16) -> usize {
+    ENTRIES_AT + usize::from(head) * ENTRY_BYTES
+}
+
 /// A record of another ring.
 #[derive(Debug)]
 pub(super) struct BadRecord;
@@ -80,7 +94,7 @@ impl Inflight {
                 return Err(BadRecord);
             }
             self.mark(head, 0);
-            head = self.word(self.at(head) + NEXT_AT);
+            head = self.word(at(head) + NEXT_AT);
         }
         self.store(USED_AT, used);
         Ok(())
@@ -88,20 +102,19 @@ impl Inflight {
 
     /// Whether a request with this head is in flight.
     pub(super) fn is_taken(&self, head: u16) -> bool {
-        let [mark] = self.window.load(self.at(head) + MARK_AT);
-        mark != 0
+        is_taken(&self.window, head)
     }
 
     /// Notes a request that was fetched.
     pub(super) fn take(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
-        self.window.store_u64(self.at(head) + COUNTER_AT, self.counter);
+        self.window.store_u64(at(head) + COUNTER_AT, self.counter);
         self.mark(head, 1);
     }
 
     /// Notes a request that has ended, before the guest can see that.
     pub(super) fn end(&mut self, head: u16) {
-        self.store(self.at(head) + NEXT_AT, self.word(LAST_ENDED_AT));
+        self.store(at(head) + NEXT_AT, self.word(LAST_ENDED_AT));
         self.store(LAST_ENDED_AT, head);
         self.batch.push(head);
     }
@@ -121,10 +134,6 @@ impl Inflight {
         self.window.is_broken()
     }
 
-    fn at(&self, head: u16) -> usize {
-        ENTRIES_AT + usize::from(head) * ENTRY_BYTES
-    }
-
     fn word(&self, at: usize) -> u16 {
         self.window.load_u16(at, Ordering::Acquire)
     }
@@ -135,11 +144,11 @@ impl Inflight {
     }
 
     fn mark(&self, head: u16, mark: u8) {
-        self.window.store_u8(self.at(head) + MARK_AT, mark);
+        self.window.store_u8(at(head) + MARK_AT, mark);
     }
 
     fn counter_of(&self, head: u16) -> u64 {
-        u64::from_le_bytes(self.window.load(self.at(head) + COUNTER_AT))
+        u64::from_le_bytes(self.window.load(at(head) + COUNTER_AT))
     }
 }
 

@@ -15,7 +15,6 @@ use rustix::fs::FileType;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::dirty_log::DirtyLog;
-use super::origin;
 use crate::file::sigbus;
 
 const PAGE_BYTES: u64 = 4096;
@@ -41,11 +40,6 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps a region of a file.
     fn map(of: MemoryRegion, file: &OwnedFd) -> Result<Self, String> {
-        if !origin::is_the_kernels(file) {
-            return Err("guest memory is a file of FUSE, or of another mount namespace; put it \
-                        into a file of tmpfs, hugetlbfs or a mounted disk"
-                .into());
-        }
         let failed = |error: rustix::io::Errno| format!("guest memory cannot be mapped: {error}");
         let facts = rustix::fs::fstat(file).map_err(failed)?;
         // The sum was checked by the session.

@@ -9,6 +9,7 @@
 //! and [`interrupt`].
 
 mod channel;
+mod closing;
 mod device;
 mod dirty_log;
 mod inflight;

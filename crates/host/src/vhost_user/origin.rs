@@ -1,19 +1,23 @@
-//! Whether another process answers for a descriptor of a front end.
+//! Whether a process of this machine answers for a descriptor of a front end.
 //!
 //! A process that serves a file system (FUSE) may stop to answer. A thread that asks for a file's
-//! type, or touches its mapped pages, then waits for good, and no signal but SIGKILL ends that. So
-//! this is found out without a question to the file system: by properties that the kernel itself
-//! keeps.
+//! type, touches its mapped pages, or closes it, then waits for good, and no signal but SIGKILL ends
+//! that. So this is found out without a question to the file system: by properties that the kernel
+//! itself keeps.
+//!
+//! Servers of network file systems may be silent too. Their files are taken: a mount of them is a
+//! decision of the administrator, and FUSE mounts are made by any user.
 
 use std::fs::{read, read_link, read_to_string};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Whether the kernel alone answers for this descriptor.
-pub(super) fn is_the_kernels(fd: &OwnedFd) -> bool {
-    // Memory of tmpfs and hugetlbfs, which alone has seals.
-    rustix::fs::fcntl_get_seals(fd).is_ok()
+/// Whether it is a file of FUSE, or of a mount that this process cannot see.
+pub(super) fn is_foreign(fd: &OwnedFd) -> bool {
+    // Memory of tmpfs and hugetlbfs alone has seals.
+    let is_ours = rustix::fs::fcntl_get_seals(fd).is_ok()
         || has_no_file(fd)
-        || mounted_as(fd).is_some_and(|kind| !is_fuse(&kind))
+        || mounted_as(fd).is_some_and(|kind| !is_fuse(&kind));
+    !is_ours
 }
 
 /// Whether it is a pipe, a socket or an event, which no file system has.

@@ -296,9 +296,20 @@ impl Guest {
         assert!(self.try_command(request, body, fds), "message {request}");
     }
 
-    /// Whether the server has ended the connection.
+    /// Whether the server has ended the connection, without an answer.
     pub(crate) fn is_disconnected(&mut self) -> bool {
-        matches!(self.socket.read(&mut [0]), Ok(0) | Err(_))
+        match self.socket.read(&mut [0]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Whether the server ends a connection before its first message.
+    pub(crate) fn is_turned_away(socket: &Path) -> bool {
+        let mut socket = UnixStream::connect(socket).unwrap();
+        socket.set_read_timeout(Some(HANGS)).unwrap();
+        let question = words(&[GET_FEATURES, 1, 0]);
+        socket.write_all(&question).is_err() || socket.read_exact(&mut [0; 20]).is_err()
     }
 
     /// The configuration.
@@ -525,6 +536,14 @@ pub(crate) fn table(regions: &[[u64; 4]]) -> Vec<u8> {
     let mut body = words(&[regions.len() as u32, 0]);
     body.extend(regions.iter().flatten().flat_map(|word| word.to_le_bytes()));
     body
+}
+
+/// Writes a record of requests in flight, as a server leaves it that fetched the request of slot 0.
+pub(crate) fn record_one(record: &OwnedFd) {
+    let record = File::from(record.try_clone().unwrap());
+    let [low, high] = RING_LEN.to_le_bytes();
+    record.write_all_at(&[1, 0, low, high], 8).unwrap();
+    record.write_all_at(&[1, 0, 0, 0, 0, 0, 0, 0, 1], 16).unwrap();
 }
 
 /// Length of a guest's memory.

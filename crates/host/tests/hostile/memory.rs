@@ -1,9 +1,7 @@
 //! Memory tables, and memory that changes under requests.
 
-use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -70,41 +68,6 @@ fn whole() -> [u64; 4] {
     region(0, memory_bytes(), 0)
 }
 
-/// The root of a FUSE mount whose process never answers.
-struct Silent {
-    place: tempfile::NamedTempFile,
-    root: OwnedFd,
-    _process: OwnedFd,
-}
-
-impl Silent {
-    /// `None` without the right to mount.
-    fn mount() -> Option<Self> {
-        let fuse = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let process = fuse.ok()?;
-        let place = tempfile::NamedTempFile::new().unwrap();
-        let target = CString::new(place.path().as_os_str().as_bytes()).unwrap();
-        let number = process.as_raw_fd();
-        let options = format!("fd={number},rootmode=100000,user_id=0,group_id=0");
-        let options = CString::new(options).unwrap();
-        // SAFETY: all strings end with a zero and live until the call returns.
-        let mounted = unsafe {
-            let kind = c"fuse.silent".as_ptr();
-            libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast())
-        };
-        let root = (mounted == 0).then(|| open(place.path().to_str().unwrap(), OFlags::PATH))?;
-        Some(Self { place, root, _process: process })
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        let target = CString::new(self.place.path().as_os_str().as_bytes()).unwrap();
-        // SAFETY: the string ends with a zero and lives until the call returns.
-        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    }
-}
-
 pub(crate) const CASES: &[Case] = &[
     ("regions overlap in the guest", "", |guest| {
         let other = [4096, 8192, FREE, 0];
@@ -164,14 +127,6 @@ pub(crate) const CASES: &[Case] = &[
         refused(guest, [FREE, 4096, FREE, 0], &guest.call(0).try_clone_to_owned().unwrap());
         refused(guest, [FREE, 4096, FREE, 0], &pipe.0);
         refused(guest, [FREE, 4096, FREE, 0], &socket.0);
-    }),
-    ("memory and events are a FUSE file whose process is silent", "", |guest| {
-        let Some(silent) = Silent::mount() else { return };
-        refused(guest, [FREE, 4096, FREE, 0], &silent.root);
-        for request in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
-            assert!(!guest.try_command(request, &[0; 8], &[silent.root.as_fd()]), "{request}");
-        }
-        goes_on(guest);
     }),
     ("memory that was not added is removed", "", |guest| {
         let fd = file(MemfdFlags::empty());
