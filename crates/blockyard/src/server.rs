@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use blockyard_engine::priority::Priority;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
-use blockyard_host::server::{Answer, DeviceOptions, ServedExport, ServerOptions};
+use blockyard_host::server::{Answer, DeviceOptions, ServedExport, ServerOptions, SocketAccess};
 
 use crate::control::Devices;
 use crate::error::{contained, contained_with};
@@ -109,7 +109,8 @@ impl Server {
         self
     }
 
-    /// Listens on a Unix socket with access for its owner only (mode 0600).
+    /// Listens on a Unix socket with access for its owner only (mode 0600), or as
+    /// [`Server::socket_access`] says.
     #[must_use]
     pub fn unix(self, path: impl Into<PathBuf>) -> Self {
         self.door(Door::Unix(path.into()))
@@ -134,7 +135,7 @@ impl Server {
     }
 
     /// Offers the export of this name as a disk to a virtual machine, by vhost-user-blk on a Unix
-    /// socket (mode 0600). One virtual machine at a time may use the socket.
+    /// socket like that of [`Server::unix`]. One virtual machine at a time may use the socket.
     #[must_use]
     pub fn vhost_user(
         self,
@@ -157,8 +158,9 @@ impl Server {
         self.door(Door::VhostUserDescriptor(socket, export.into(), options))
     }
 
-    /// Accepts commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
-    /// than `status` need volumes opened with [`Options::controlled`].
+    /// Accepts commands of [`Control`](crate::Control) on a Unix socket like that of
+    /// [`Server::unix`]. Commands other than `status` need volumes opened with
+    /// [`Options::controlled`].
     ///
     /// [`Options::controlled`]: crate::Options::controlled
     #[must_use]
@@ -192,6 +194,14 @@ impl Server {
         self
     }
 
+    /// Access to the sockets of [`Server::unix`], [`Server::vhost_user`] and [`Server::control`].
+    /// Whoever may write to them reads and writes the plaintext.
+    #[must_use]
+    pub fn socket_access(mut self, access: SocketAccess) -> Self {
+        self.options.socket_access = access;
+        self
+    }
+
     fn door(mut self, door: Door) -> Self {
         self.doors.push(door);
         self
@@ -215,6 +225,11 @@ impl Server {
                 host::CONNECTIONS_MAX,
                 self.exports.len()
             );
+            return Err(Error::options(Path::new("server"), problem));
+        }
+        if self.options.socket_access.mode > 0o777 {
+            let mode = self.options.socket_access.mode;
+            let problem = format!("`socket_access`: mode {mode:o} is more than 777");
             return Err(Error::options(Path::new("server"), problem));
         }
         if self.doors.is_empty() {

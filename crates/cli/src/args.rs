@@ -25,6 +25,8 @@ pub(crate) use volume::{
 #[cfg(feature = "lab")]
 pub(crate) use world::WorldArgs;
 
+use std::process::ExitCode;
+
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
@@ -98,10 +100,10 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command.
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        match self {
-            Self::Serve(args) => serve::run(&args),
+    /// Runs the command; returns the exit code of a success.
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let done = match self {
+            Self::Serve(args) => return serve::run(&args),
             Self::Format(args) => format::run(&args),
             Self::Info(args) => info::run(&args),
             Self::Dump(args) => dump::run(&args),
@@ -131,7 +133,8 @@ impl Command {
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     }
 }
 

@@ -3,6 +3,8 @@
 //! ```toml
 //! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
 //! threads = 4                            # cipher workers of each volume
+//! socket_group = "kvm"                   # who may connect: or socket_mode, socket_owner
+//! pid_file = "/run/blockyard/disks.pid"
 //!
 //! [exports.home]                         # name of the export
 //! volume = "home.img"                    # or: table = "home.table"
@@ -43,6 +45,7 @@ use serde::Deserialize;
 
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
+use crate::commands::serve::sockets::{AccessArgs, is_private, parse_mode};
 use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
@@ -64,6 +67,10 @@ pub(crate) struct Config {
     pub(crate) threads: Option<u16>,
     /// Limit of connections.
     pub(crate) max_connections: Option<u16>,
+    /// Access to the sockets.
+    pub(crate) access: AccessArgs,
+    /// File for the process ID.
+    pub(crate) pid_file: Option<PathBuf>,
     /// The exports, in the order of their names.
     pub(crate) exports: Vec<ExportSpec>,
 }
@@ -104,6 +111,10 @@ struct ConfigText {
     listen: Option<String>,
     threads: Option<u16>,
     max_connections: Option<u16>,
+    socket_mode: Option<String>,
+    socket_owner: Option<String>,
+    socket_group: Option<String>,
+    pid_file: Option<PathBuf>,
     exports: BTreeMap<String, ExportText>,
 }
 
@@ -242,6 +253,8 @@ impl Config {
                 "{place}: max_connections = {connections}; it must be 1 to {CONNECTIONS_MAX}"
             )));
         }
+        let socket_mode = parsed.socket_mode.as_deref().map(parse_mode).transpose();
+        let socket_mode = socket_mode.map_err(|error| of_key("socket_mode", &error).at(place))?;
         let mut exports = Vec::with_capacity(parsed.exports.len());
         for (name, export) in parsed.exports {
             let at = format!("{place}: exports.{}", printable(&name));
@@ -249,13 +262,21 @@ impl Config {
             exports.push(export.spec(name, folder).map_err(|failure| failure.at(&at))?);
         }
         check_names(&exports).map_err(|failure| failure.at(place))?;
-        let socket = parsed.socket.map(|socket| folder.join(socket));
+        let socket = parsed
+            .socket
+            .map(|socket| if is_private(&socket) { socket } else { folder.join(socket) });
         check_sockets(socket.as_deref(), &exports).map_err(|failure| failure.at(place))?;
         Ok(Self {
             socket,
             listen: parsed.listen,
             threads: parsed.threads,
             max_connections: parsed.max_connections,
+            access: AccessArgs {
+                socket_mode,
+                socket_owner: parsed.socket_owner,
+                socket_group: parsed.socket_group,
+            },
+            pid_file: parsed.pid_file.map(|path| folder.join(path)),
             exports,
         })
     }

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::Cli;
+use crate::commands::serve;
 use crate::failure::Exit;
 use crate::output::say;
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         say(&format!("warning: {warning}"));
     }
     match cli.command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             say(&format!("error: {failure}"));
             failure.exit_code()
@@ -52,6 +53,11 @@ fn main() -> ExitCode {
 
 /// Help and version on standard output, an error on standard error. A closed pipe is no error.
 fn usage(error: &clap::Error) -> ExitCode {
+    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
+    if let Some(sentence) = serve::foreign::explained(error).filter(|_| serves) {
+        say(&format!("error: {sentence}"));
+        return ExitCode::from(Exit::Failed as u8);
+    }
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(Exit::Failed as u8) } else { ExitCode::SUCCESS }
 }

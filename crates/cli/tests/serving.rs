@@ -5,12 +5,14 @@ mod lab;
 use std::fs;
 use std::io::{BufRead, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lab::nbd::Nbd;
 use lab::{Lab, SMALL, SMALL_LEN_BYTES, Server, is_socket, noise, text};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, getgid, kill_process};
 use serde_json::Value;
 
 fn info(lab: &Lab, uri: &str) -> Value {
@@ -114,7 +116,7 @@ fn config_serves_every_volume_under_its_name() {
          key_size = 512\nkey_file = '../plain.key'\nallow_discards = true\n",
     );
     let mut command = lab.blockyard(&["serve", "--config", "yard/config.toml", "--control", "c"]);
-    command.stderr(std::process::Stdio::piped());
+    command.stderr(Stdio::piped());
     let mut server = Server::start(command);
     server.wait_for("serving ");
     server.wait_for("serving ");
@@ -307,7 +309,7 @@ fn log_that_nobody_reads_any_more_ends_no_connection() {
     let lab = Lab::new();
     lab.volume("vol");
     let mut command = limited(&lab, "-f 2048");
-    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
     stderr.read_line(&mut String::new()).unwrap();
     drop(stderr);
@@ -341,7 +343,7 @@ fn memory_that_is_short_refuses_a_client_and_ends_no_server() {
     for limit_kib in (60_000..=280_000).step_by(20_000) {
         // Below the minimum the server itself reports that it cannot start.
         let mut child = limited(&lab, &format!("-v {limit_kib}"));
-        let mut child = child.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
         stderr.read_line(&mut said).unwrap();
@@ -419,4 +421,222 @@ fn clients_are_told_to_write_whole_sectors_where_a_torn_one_would_be_garbage() {
     let wrong = ["serve", "--table", "t", "--socket", "s", "--minimum-block", "4096"];
     let error = lab.refused(&wrong, 1);
     assert!(error.contains("t: its size, 4608 bytes, is no multiple"), "{error}");
+}
+
+/// The server with a command, and a runtime folder of its own.
+fn run(lab: &Lab, command: &str, words: &[&str]) -> Command {
+    let _ = fs::create_dir(lab.path("run"));
+    let serve = ["serve", "vol", "-d", "pass", "--run", command];
+    let mut server = lab.blockyard(&[&serve[..], words].concat());
+    server
+        .env("XDG_RUNTIME_DIR", lab.path("run"))
+        .env("BLOCKYARD", env!("CARGO_BIN_EXE_blockyard"));
+    server
+}
+
+fn is_empty(lab: &Lab, folder: &str) -> bool {
+    fs::read_dir(lab.path(folder)).unwrap().next().is_none()
+}
+
+#[test]
+fn command_is_served_on_a_private_socket_and_its_exit_code_is_the_servers() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let command = "\"$BLOCKYARD\" info --json \"$uri\"; stat -c %a \"${unixsocket%/*}\" >mode; \
+                   echo \"$port,$exportname,$unixsocket\" >variables; exit 7";
+    let output = run(&lab, command, &["--export-name", "it's \"my\" $disk"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let served: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(served["size_bytes"], SMALL_LEN_BYTES);
+    assert_eq!(lab.read("mode"), b"700\n");
+    let variables = text(&lab.read("variables"));
+    let place = lab.path("run");
+    let start = format!(",it's \"my\" $disk,{}/blockyard-", place.display());
+    assert!(variables.starts_with(&start) && variables.ends_with("/socket\n"), "{variables}");
+    assert!(is_empty(&lab, "run"), "the folder is left behind");
+    assert_eq!(run(&lab, "kill -s KILL $$", &[]).status().unwrap().code(), Some(128 + 9));
+    let listen = ["--listen", "127.0.0.1:0"];
+    let output = run(&lab, "echo $port $uri; test -z \"$unixsocket\"", &listen).output().unwrap();
+    let said = text(&output.stdout);
+    let port = said.split(' ').next().unwrap();
+    assert_eq!(said, format!("{port} nbd://127.0.0.1:{port}/\n"));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn command_has_the_signals_of_the_server_before_its_start() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let output = run(&lab, "grep -E 'Sig(Blk|Ign)' /proc/self/status", &[]).output().unwrap();
+    let said = text(&output.stdout);
+    let set = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    assert_eq!(set("SigBlk:"), 0);
+    assert_eq!(set("SigIgn:") >> (Signal::XFSZ.as_raw() - 1) & 1, 0, "{said}");
+}
+
+#[test]
+fn signal_that_stops_the_server_ends_its_command() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = Server::start(run(&lab, "exec sleep 1000", &["-U", "s"]));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(128 + 15));
+    assert!(!lab.path("s").exists());
+}
+
+#[test]
+fn server_ends_with_the_program_that_started_it() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let script = r#""$0" serve vol -d pass --socket s --exit-with-parent </dev/null & read end"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
+    let server = Server::start({
+        shell.stdin(Stdio::piped());
+        shell
+    });
+    let mut client = UnixStream::connect(lab.path("s")).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    server.stop(Signal::KILL);
+    assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert!(!lab.path("s").exists(), "it has not ended in order");
+}
+
+#[test]
+fn file_of_the_process_id_is_there_while_the_server_is_ready() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("p", "12345\n");
+    let words = ["vol", "-d", "pass", "--socket", "s"];
+    let mut command = lab.blockyard(&[&["serve", "--pid-file", "p"][..], &words].concat());
+    let manager = UnixDatagram::bind(lab.path("notify")).unwrap();
+    command.env("NOTIFY_SOCKET", lab.path("notify"));
+    let server = Server::start(command);
+    manager.recv(&mut [0; 256]).unwrap();
+    assert_eq!(text(&lab.read("p")), format!("{}\n", server.pid()));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    assert!(!lab.path("p").exists());
+    let config = "socket = 's'\npid_file = 'q'\n[exports.a]\nvolume = 'vol'\nkey_file = 'pass'\n";
+    lab.write("c.toml", config);
+    let output = lab.run(&["serve", "--config", "c.toml", "--run", "cat q; echo 1 >q"]);
+    assert!(!output.stdout.is_empty() && output.status.success());
+    assert_eq!(lab.read("q"), b"1\n", "the file of another server stays");
+}
+
+#[test]
+fn file_of_the_process_id_destroys_nothing_and_is_refused_before_keys_are_derived() {
+    let lab = Lab::new();
+    let volume = fs::read(lab.volume("vol")).unwrap();
+    lab.write("wrong", "wrong");
+    lab.write("text", "precious");
+    fs::create_dir(lab.path("folder")).unwrap();
+    std::os::unix::fs::symlink("text", lab.path("link")).unwrap();
+    for (path, problem) in [
+        ("none/p", "No such file"),
+        ("folder", "is no file"),
+        ("link", "is no file"),
+        ("text", "holds no process ID"),
+        ("vol", "holds no process ID"),
+        ("/proc/p", "--pid-file /proc/p"),
+    ] {
+        let said = lab.run(&["serve", "vol", "-d", "wrong", "--socket", "s", "--pid-file", path]);
+        // A wrong passphrase is 2.
+        assert_ne!(said.status.code(), Some(2), "{path}");
+        let said = text(&said.stderr);
+        assert!(said.contains("--pid-file") && said.contains(problem), "{path}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert!(lab.read("vol") == volume && lab.read("text") == b"precious");
+}
+
+#[test]
+fn sockets_have_the_mode_the_group_and_the_owner_of_the_options() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let group = getgid().as_raw().to_string();
+    let words = ["vol", "-d", "pass", "--socket", "s", "--vhost-user", "v", "--control", "c"];
+    let more = ["--metrics", "./m", "--socket-group", &group];
+    let modes = |names: &[&str]| {
+        let mode =
+            |name: &&str| fs::metadata(lab.path(name)).unwrap().permissions().mode() & 0o7777;
+        names.iter().map(mode).collect::<Vec<_>>()
+    };
+    let server = lab.serve(&[&words[..], &more].concat());
+    assert_eq!(modes(&["s", "v", "c", "m"]), [0o660, 0o660, 0o660, 0o600]);
+    assert_eq!(fs::metadata(lab.path("s")).unwrap().gid(), getgid().as_raw());
+    drop(server);
+    let config = "socket = 's'\nsocket_mode = '0622'\n[exports.a]\nvolume = 'vol'\n\
+                  key_file = 'pass'\n";
+    lab.write("c.toml", config);
+    drop(lab.serve(&["--config", "c.toml", "--socket-mode", "606"]));
+    assert_eq!(modes(&["s"]), [0o606], "the command line takes precedence");
+    let server = lab.serve(&["--config", "c.toml"]);
+    assert_eq!(modes(&["s"]), [0o622]);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let owner = ["vol", "-d", "pass", "--socket", "s", "--socket-owner", "65534"];
+    if geteuid().is_root() {
+        let server = lab.serve(&owner);
+        assert_eq!(fs::metadata(lab.path("s")).unwrap().uid(), 65534);
+        assert_eq!(modes(&["s"]), [0o600]);
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    } else {
+        let said = one_line(&lab, &[&["serve"][..], &owner].concat());
+        assert!(said.contains("only root"), "{said}");
+    }
+    assert!(!lab.path("s").exists());
+}
+
+#[test]
+fn wrong_access_to_sockets_is_refused_by_its_option() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    for (words, problem) in [
+        (&["--socket", "s", "--socket-mode", "888"][..], "octal digits"),
+        (&["--socket", "s", "--socket-owner", "no such user"], "--socket-owner no such user"),
+        (&["--socket", "s", "--socket-group", "no-such-group"], "getent group"),
+        (&["-U", "-", "--socket-mode", "666"], "private socket"),
+    ] {
+        let said = lab.refused(&[&["serve", "vol", "-d", "pass"], words].concat(), 1);
+        assert!(said.contains(problem), "{said}");
+    }
+}
+
+#[test]
+fn option_of_qemu_nbd_or_nbdkit_is_answered_with_ours() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    for (words, ours) in [
+        (&["-k", "s"][..], "--socket PATH"),
+        (&["-e4"], "--max-connections N"),
+        (&["--persistent"], "until a signal"),
+        (&["--filter=cow"], "--table FILE"),
+        (&["-p", "10809"], "--listen HOST:PORT"),
+        (&["-b", "0.0.0.0"], "--listen HOST:PORT"),
+        (&["--shared=4"], "--max-connections N"),
+        (&["-c", "/dev/nbd0"], "nbd-client -unix"),
+        (&["-s"], "--key-size"),
+        (&["-P", "pid"], "--pid-file PATH"),
+    ] {
+        let said = one_line(&lab, &[&["serve"][..], words, &["vol"]].concat());
+        assert!(said.starts_with("error: ") && said.contains(ours), "{words:?}: {said}");
+    }
+    let said = one_line(&lab, &["serve", "-d", "/dev/nbd0"]);
+    assert!(said.contains("nbd-client -d"), "{said}");
+    let said = lab.run(&["dump", "-k", "vol"]);
+    assert!(text(&said.stderr).contains("unexpected argument"), "another command");
+}
+
+#[test]
+fn socket_that_was_passed_for_nbd_is_not_that_of_a_virtual_machine_too() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let listener = UnixListener::bind(lab.path("activated")).unwrap();
+    let script = r#"LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve vol -d pass --fd 3 3<&0 </dev/null"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
+    let said = lab::one_error(&shell.stdin(OwnedFd::from(listener)).output().unwrap(), 1);
+    assert!(said.contains("--fd 3") && said.contains("LISTEN_FDS"), "{said}");
 }

@@ -1,10 +1,13 @@
 //! Protects the process of the keys: no core dumps, no tracing, locked memory, orderly stops.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use blockyard_crypt::secret;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
@@ -104,12 +107,78 @@ pub fn leave_signals_to_others() {
     }
 }
 
+/// Starts a program with the signals as this process found them, before [`harden`] and
+/// [`StopSignal::install`].
+pub fn with_usual_signals(program: &mut Command) -> &mut Command {
+    let reset = || {
+        let none = set_of(&[]);
+        // SAFETY: both calls are safe between fork and exec; the set is initialised.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { program.pre_exec(reset) }
+}
+
+/// Number of a user, from the system's list; `None` if there is none of this name.
+#[must_use]
+pub fn user_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    with_room(|room| {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: all-zero bytes are a valid entry to be filled; the room outlives its use here.
+        unsafe {
+            let mut entry: libc::passwd = std::mem::zeroed();
+            let start = room.as_mut_ptr().cast();
+            let len = room.len();
+            let status =
+                libc::getpwnam_r(name.as_ptr(), &raw mut entry, start, len, &raw mut found);
+            (status, (!found.is_null()).then_some(entry.pw_uid))
+        }
+    })
+}
+
+/// Number of a group; see [`user_id`].
+#[must_use]
+pub fn group_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    with_room(|room| {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: all-zero bytes are a valid entry to be filled; the room outlives its use here.
+        unsafe {
+            let mut entry: libc::group = std::mem::zeroed();
+            let start = room.as_mut_ptr().cast();
+            let len = room.len();
+            let status =
+                libc::getgrnam_r(name.as_ptr(), &raw mut entry, start, len, &raw mut found);
+            (status, (!found.is_null()).then_some(entry.gr_gid))
+        }
+    })
+}
+
+/// Calls with more memory until it suffices: a group may have many members.
+fn with_room(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<u32>)) -> Option<u32> {
+    const ROOM_MAX_BYTES: usize = 16 << 20;
+    let mut room = vec![0; 16 << 10];
+    loop {
+        match ask(&mut room) {
+            (libc::ERANGE, _) if room.len() < ROOM_MAX_BYTES => room.resize(room.len() * 2, 0),
+            (_, found) => return found,
+        }
+    }
+}
+
 /// The stop of a server as a descriptor: SIGTERM, SIGINT and SIGHUP, or a call.
 #[derive(Debug)]
 pub struct StopSignal {
     /// A signalfd or an eventfd.
     fd: OwnedFd,
     collects_signals: bool,
+    /// Waits for `fd` and another descriptor.
+    either: Option<OwnedFd>,
 }
 
 impl StopSignal {
@@ -131,11 +200,12 @@ impl StopSignal {
             if blocked != 0 {
                 return Err(io::Error::from_raw_os_error(blocked));
             }
-            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC);
+            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+            let fd = libc::signalfd(-1, &raw const set, flags);
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd), collects_signals: true })
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd), collects_signals: true, either: None })
         }
     }
 
@@ -144,7 +214,20 @@ impl StopSignal {
     /// # Errors
     /// The system has no more descriptors.
     pub fn by_call() -> io::Result<Self> {
-        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC)?, collects_signals: false })
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { fd: eventfd(0, flags)?, collects_signals: false, either: None })
+    }
+
+    /// Stops also when this descriptor is readable, such as that of a process that has ended.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn or_readable(self, other: &OwnedFd) -> io::Result<Self> {
+        let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in [&self.fd, other] {
+            epoll::add(&either, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        Ok(Self { either: Some(either), ..self })
     }
 
     /// Stops the server of a [`StopSignal::by_call`].
@@ -168,7 +251,8 @@ impl StopSignal {
         }
     }
 
-    /// Consumes the signal that made the descriptor readable, so that it is not delivered again.
+    /// Consumes the signal that made the descriptor readable, if one did, so that it is not
+    /// delivered again.
     pub fn take(&self) {
         let mut info = [0u8; 128];
         let _ = rustix::io::read(&self.fd, &mut info);
@@ -199,7 +283,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
 
 impl AsFd for StopSignal {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.either.as_ref().unwrap_or(&self.fd).as_fd()
     }
 }
 

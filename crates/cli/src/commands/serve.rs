@@ -1,19 +1,21 @@
 //! `blockyard serve`: volumes as network block devices and disks of virtual machines, until
-//! SIGTERM, SIGINT or SIGHUP.
+//! SIGTERM, SIGINT or SIGHUP, or until a command ends.
 //!
 //! ```text
 //! options or --config -> read headers, get passphrases -> signals into a descriptor
-//! -> derive keys, start workers -> listen -> "serving …", READY=1
-//! -> until a signal: drain, flush
+//! -> derive keys, start workers -> listen -> "serving …", --pid-file, READY=1, --run
+//! -> until a signal, or the end of --run: drain, flush
 //! ```
 //!
 //! During the questions for passphrases Ctrl-C simply ends the program; signals are blocked before
 //! the first thread starts, and so in every thread.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use blockyard::{Listening, Server, StopSignal, TraceFile, Volume};
+use blockyard::{Listening, Server, SocketAccess, StopSignal, TraceFile, Volume};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
@@ -31,9 +33,14 @@ use crate::size::human_size;
 use crate::volume_spec::Prepared;
 
 mod activation;
+pub(crate) mod foreign;
+mod lifetime;
+pub(crate) mod sockets;
 mod vhost_user;
 
 use activation::Activated;
+use lifetime::{LifetimeArgs, PidFile, Running};
+use sockets::{AccessArgs, PrivateFolder};
 use vhost_user::VhostUserArgs;
 
 /// No present machine gains from more cipher workers.
@@ -87,15 +94,21 @@ const OF_ONE_VOLUME: [&str; 42] = [
 /// Serve volumes as network block devices (NBD) and as disks of virtual machines
 ///
 /// The server runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and
-/// exits; a second SIGTERM or SIGINT ends the server at once. The server accepts sockets from
+/// exits; a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a
+/// command. The server accepts sockets from
 /// systemd (socket activation), and notifies systemd when ready.
-// 18 fields: one for each option of the command, and groups of shared options.
+// 20 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
-    /// Listen on a Unix socket that only its owner may use (mode 0600)
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    /// Listen on a Unix socket that only its owner may use (mode 0600); `-` makes a private folder
+    /// with a socket in $XDG_RUNTIME_DIR, which goes with the server
+    #[arg(short = 'U', long, visible_alias = "unix", value_name = "PATH",
+          value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
+
+    #[command(flatten)]
+    access: AccessArgs,
 
     /// Listen on a TCP port (default 10809); the connection is not encrypted
     #[arg(long, value_name = "HOST:PORT")]
@@ -153,6 +166,9 @@ pub(crate) struct ServeArgs {
     config: Option<PathBuf>,
 
     #[command(flatten)]
+    lifetime: LifetimeArgs,
+
+    #[command(flatten)]
     volume: VolumeArgs,
 
     #[command(flatten)]
@@ -173,16 +189,20 @@ struct Plan {
     threads: Option<u16>,
     max_connections: usize,
     activated: Vec<Activated>,
+    access: SocketAccess,
+    pid_file: Option<PathBuf>,
 }
 
-/// Serves until a signal.
-pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+/// Serves until a signal, or until the end of a command, whose exit code it returns.
+pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     if args.vhost_user.prints_capabilities() {
-        return vhost_user::print_capabilities();
+        return vhost_user::print_capabilities().map(|()| ExitCode::SUCCESS);
     }
+    args.lifetime.follow_parent()?;
     // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
     let mut plan = Plan::new(args, activated)?;
+    plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(args, &[])))?;
     let prepared = plan.prepare(args.control.is_some() || args.metrics.is_some())?;
     let stop = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
@@ -197,20 +217,51 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         let to = TraceFile { path: path.clone(), replace: args.force.force, limit: None };
         volume.record(&plan.exports[0].name, &to, &in_use)?;
     }
-    let (listening, servers) = plan.listen(args, &volumes, in_use)?;
+    // Dropped after the server, whose socket it holds.
+    let _folder = plan.make_private_socket()?;
+    let (listening, servers) = plan.listen(args, &volumes, in_use.clone())?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
+    let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path, &in_use)).transpose()?;
     tell_service_manager(NotifyState::Ready);
-    let stopping = || tell_service_manager(NotifyState::Stopping);
-    let served = listening.run(&stop, stopping).map_err(Failure::from);
+    let code = serve(args, &plan, listening, stop, &servers);
+    drop(pid_file);
     // The recording may have been stopped already.
     if let (Some(_), Some(volume)) = (&args.trace, volumes.first())
         && let Some(recorded) = volume.stop_recording()?
     {
         say(&format!("trace: {recorded}"));
     }
-    served
+    code
+}
+
+/// Serves on sockets that listen, beside the command of `--run`.
+fn serve(
+    args: &ServeArgs,
+    plan: &Plan,
+    listening: Listening,
+    stop: StopSignal,
+    servers: &[nbd::Server],
+) -> Result<ExitCode, Failure> {
+    let stopping = || tell_service_manager(NotifyState::Stopping);
+    let Some(command) = &args.lifetime.run else {
+        listening.run(&stop, stopping)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let running = Running::start(command, &plan.exports[0].name, servers)?;
+    let stop = stop.or_readable(&running.end);
+    let stop = stop.map_err(|error| {
+        running.terminate();
+        Failure::failed(format!("--run: its end cannot be waited for: {error}"))
+    })?;
+    let served = listening.run(&stop, || {
+        stopping();
+        running.terminate();
+    });
+    let code = running.exit_code();
+    served?;
+    code
 }
 
 /// Clients count a disk in blocks.
@@ -241,22 +292,38 @@ impl Plan {
                 listen: None,
                 threads: None,
                 max_connections: None,
+                access: AccessArgs::default(),
+                pid_file: None,
                 exports: vec![single_export(args)?],
             },
         };
-        let socket = args.socket.clone().or(config.socket);
+        let access_args = args.access.clone().or(config.access);
+        let access = access_args.access()?;
+        let pid_file = args.lifetime.pid_file.clone().or(config.pid_file);
+        let mut socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
         let exports = config.exports;
         let has_disk = exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
-        if !has_nbd && !has_disk {
+        if !has_nbd && !has_disk && args.lifetime.run.is_some() {
+            socket = Some(PathBuf::from("-"));
+        } else if !has_nbd && !has_disk {
             return Err(Failure::failed(
                 "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with \
                  --listen HOST:PORT, or the socket of a virtual machine with --vhost-user PATH",
             ));
         }
+        check_passed_once(&exports, &activated)?;
         socket.iter().try_for_each(|path| check_folder("--socket", path))?;
+        if socket.as_deref().is_some_and(sockets::is_private)
+            && access_args != AccessArgs::default()
+        {
+            return Err(Failure::failed(
+                "--socket -: other users do not reach a private socket; name a path, or remove \
+                 --socket-mode, --socket-owner and --socket-group",
+            ));
+        }
         for disk in exports.iter().filter_map(|export| export.disk.as_ref()) {
             if let DiskSocket::Path(path) = &disk.socket {
                 check_folder("--vhost-user", path)?;
@@ -267,7 +334,26 @@ impl Plan {
         let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
         let max_connections = args.max_connections.or(config.max_connections);
         let max_connections = max_connections.map_or(usual, usize::from);
-        Ok(Self { exports, socket, addresses, threads, max_connections, activated })
+        Ok(Self {
+            exports,
+            socket,
+            addresses,
+            threads,
+            max_connections,
+            activated,
+            access,
+            pid_file,
+        })
+    }
+
+    /// Makes the folder of a private socket, if one is asked for.
+    fn make_private_socket(&mut self) -> Result<Option<PrivateFolder>, Failure> {
+        if !self.socket.as_deref().is_some_and(sockets::is_private) {
+            return Ok(None);
+        }
+        let folder = PrivateFolder::make()?;
+        self.socket = Some(folder.socket());
+        Ok(Some(folder))
     }
 
     /// Reads all headers and gets all passphrases, before slow key derivations.
@@ -290,7 +376,7 @@ impl Plan {
         prepared.collect()
     }
 
-    /// All files that a trace must not overwrite.
+    /// All files that an output must not overwrite.
     fn in_use(&self, args: &ServeArgs, volumes: &[Volume]) -> InUse {
         let exports = self.exports.iter().flat_map(|export| export.volume.paths());
         let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
@@ -306,6 +392,7 @@ impl Plan {
         in_use: InUse,
     ) -> Result<(Listening, Vec<nbd::Server>), Failure> {
         let mut server = Server::new().max_connections(self.max_connections).protect(in_use);
+        server = server.socket_access(self.access);
         for (spec, volume) in self.exports.iter().zip(volumes) {
             server = server.export_with(&spec.name, volume, spec.priority);
             for alias in &spec.aliases {
@@ -360,6 +447,20 @@ fn with_disk(server: Server, spec: &ExportSpec) -> Result<Server, Failure> {
     }
 }
 
+/// One socket cannot be that of NBD clients and of a virtual machine.
+fn check_passed_once(exports: &[ExportSpec], activated: &[Activated]) -> Result<(), Failure> {
+    for disk in exports.iter().filter_map(|export| export.disk.as_ref()) {
+        let DiskSocket::Inherited(number, _) = &disk.socket else { continue };
+        if activated.iter().any(|socket| socket.fd.as_raw_fd() == *number) {
+            return Err(Failure::failed(format!(
+                "--fd {number}: socket activation (LISTEN_FDS) has passed this socket for NBD \
+                 clients; pass another one, or start the server without LISTEN_FDS"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a socket can be made at a path.
 fn check_folder(option: &str, path: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -379,7 +480,8 @@ fn parse_minimum_block(text: &str) -> Result<u32, String> {
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let name = args.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
-    let volume = args.vhost_user.named_volume(&args.volume).spec()?;
+    let volume = args.vhost_user.named_volume(&args.volume).spec();
+    let volume = volume.map_err(|failure| foreign::hinted(failure, args))?;
     let disk = args.vhost_user.disk(disk_name(&name, &volume.path))?;
     let export = ExportSpec {
         name,

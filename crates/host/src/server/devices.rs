@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::ServedExport;
+use super::access::SocketAccess;
 use super::listen::Listener;
 use super::threads::{Ends, Threads};
 use crate::Error;
@@ -59,11 +60,13 @@ pub(super) struct DeviceDoor {
 impl DeviceDoor {
     pub(super) fn open(
         path: &Path,
+        access: &SocketAccess,
         export: &ServedExport,
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
-        Self::over(path.display().to_string(), || Listener::unix(path), export, options, ends)
+        let listen = || Listener::unix(path, access);
+        Self::over(path.display().to_string(), listen, export, options, ends)
     }
 
     /// Over a socket that listens already.

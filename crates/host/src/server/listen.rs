@@ -1,4 +1,4 @@
-//! Listening sockets: Unix with mode 0600, TCP, inherited.
+//! Listening sockets: Unix, TCP, inherited.
 //!
 //! A Unix socket file outlives a killed server, and the next server replaces it. Checking, removing
 //! and binding are three steps, which two servers must not run concurrently: each could remove the
@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use super::access::SocketAccess;
 use super::socket::Socket;
 use crate::{Error, process};
 
@@ -42,20 +43,27 @@ struct SocketFile {
 }
 
 impl Listener {
-    pub(super) fn unix(path: &Path) -> Result<Self, Error> {
+    pub(super) fn unix(path: &Path, access: &SocketAccess) -> Result<Self, Error> {
         let _turn = Turn::take(path)?;
         remove_stale(path)?;
-        let fd = bind_unix(path).map_err(|errno| {
+        let failed = |errno| {
             let error = match errno {
                 Errno::NAMETOOLONG => io::Error::other(TOO_LONG),
                 errno => errno.into(),
             };
             Error::io(path, "listen", error)
-        })?;
+        };
+        let fd = bind_unix(path).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path)
             .map_err(|error| Error::io(path, "look at", error))?
             .ino();
-        Ok(Self { fd, is_unix: true, file: Some(SocketFile { path: path.to_owned(), inode }) })
+        let file = Some(SocketFile { path: path.to_owned(), inode });
+        // From here on the drop removes the file.
+        let listener = Self { fd, is_unix: true, file };
+        let gives = "set the mode, the owner and the group of the socket";
+        access.give(path).map_err(|error| Error::io(path, gives, error))?;
+        rustix::net::listen(&listener.fd, BACKLOG).map_err(failed)?;
+        Ok(listener)
     }
 
     pub(super) fn tcp(address: SocketAddr) -> Result<(Self, SocketAddr), Error> {
@@ -148,13 +156,12 @@ fn check_unix(fd: &OwnedFd) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Creates a listening socket with access for its owner only.
+/// Creates a socket with access for its owner only, which does not listen yet.
 fn bind_unix(path: &Path) -> rustix::io::Result<OwnedFd> {
     let fd = unix_socket()?;
     // The file gets the mode of the socket, so that others can never connect.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
@@ -246,7 +253,7 @@ mod tests {
     fn unix_socket_is_for_its_owner_only_and_goes_with_the_listener() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let listener = Listener::unix(&path).unwrap();
+        let listener = Listener::unix(&path, &SocketAccess::default()).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         drop(listener);
@@ -254,15 +261,40 @@ mod tests {
     }
 
     #[test]
+    fn socket_of_a_group_has_its_mode_whatever_the_mask_of_the_process_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for mode in [0o660, 0o606, 0o200] {
+            let group = Some(rustix::process::getgid().as_raw());
+            let access = SocketAccess { mode, owner: None, group };
+            let _listener = Listener::unix(&path, &access).unwrap();
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o7777, mode);
+            assert_eq!(Some(metadata.gid()), group);
+            UnixStream::connect(&path).unwrap();
+        }
+    }
+
+    #[test]
     fn living_server_keeps_its_socket_and_a_dead_one_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
-        let living = Listener::unix(&path).unwrap();
-        assert!(Listener::unix(&path).unwrap_err().to_string().contains("another server"));
+        let living = Listener::unix(&path, &SocketAccess::default()).unwrap();
+        assert!(
+            Listener::unix(&path, &SocketAccess::default())
+                .unwrap_err()
+                .to_string()
+                .contains("another server")
+        );
         drop(living);
         std::fs::write(&path, "precious").unwrap();
-        assert!(Listener::unix(&path).unwrap_err().to_string().contains("not a socket"));
+        assert!(
+            Listener::unix(&path, &SocketAccess::default())
+                .unwrap_err()
+                .to_string()
+                .contains("not a socket")
+        );
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 
@@ -275,7 +307,7 @@ mod tests {
             let start = Barrier::new(2);
             let listen = || {
                 start.wait();
-                Listener::unix(&path)
+                Listener::unix(&path, &SocketAccess::default())
             };
             let listeners = std::thread::scope(|scope| {
                 let both = [scope.spawn(listen), scope.spawn(listen)];

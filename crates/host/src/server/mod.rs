@@ -12,6 +12,7 @@
 //! received by then are executed and answered, every file is flushed, and then [`Server::run`]
 //! returns.
 
+mod access;
 mod connection;
 mod control;
 mod devices;
@@ -44,6 +45,7 @@ use crate::process::StopSignal;
 use crate::volume::Volume;
 use crate::{log, poll};
 
+pub use access::SocketAccess;
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
 use devices::DeviceDoor;
@@ -80,6 +82,8 @@ pub struct ServerOptions {
     pub handshake_timeout: Duration,
     /// Time limit of connections after the stop signal.
     pub drain_timeout: Duration,
+    /// Access to the Unix sockets that the server makes, but for that of the metrics.
+    pub socket_access: SocketAccess,
 }
 
 impl Default for ServerOptions {
@@ -88,6 +92,7 @@ impl Default for ServerOptions {
             max_connections: CONNECTIONS_USUAL,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(20),
+            socket_access: SocketAccess::default(),
         }
     }
 }
@@ -201,13 +206,13 @@ impl Server {
         })
     }
 
-    /// Listens on a Unix socket with access for its owner only (mode 0600). Replaces the socket of
-    /// an ended server, but not that of a running one.
+    /// Listens on a Unix socket with [`ServerOptions::socket_access`]. Replaces the socket of an
+    /// ended server, but not that of a running one.
     ///
     /// # Errors
     /// The path is taken or cannot be created.
     pub fn listen_unix(&mut self, path: &Path) -> Result<(), Error> {
-        self.listeners.push(Listener::unix(path)?);
+        self.listeners.push(Listener::unix(path, &self.shared.options.socket_access)?);
         Ok(())
     }
 
@@ -244,8 +249,10 @@ impl Server {
         export: usize,
         options: &DeviceOptions,
     ) -> Result<(), Error> {
-        let export = &self.shared.served[export];
-        self.devices.push(DeviceDoor::open(path, export, options, self.ends.clone())?);
+        let Shared { served, options: ServerOptions { socket_access: access, .. }, .. } =
+            &*self.shared;
+        let export = &served[export];
+        self.devices.push(DeviceDoor::open(path, access, export, options, self.ends.clone())?);
         Ok(())
     }
 
@@ -273,17 +280,19 @@ impl Server {
     /// # Errors
     /// See [`Server::listen_unix`].
     pub fn listen_control(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
-        self.add_control(Listener::unix(path)?, Framing::Line, answer);
+        let listener = Listener::unix(path, &self.shared.options.socket_access)?;
+        self.add_control(listener, Framing::Line, answer);
         Ok(())
     }
 
-    /// Answers HTTP requests on a Unix socket like that of [`Server::listen_unix`]: `answer`
-    /// produces the whole reply to a head.
+    /// Answers HTTP requests on a Unix socket like that of [`Server::listen_unix`], which only its
+    /// owner may use: `answer` produces the whole reply to a head.
     ///
     /// # Errors
     /// See [`Server::listen_unix`].
     pub fn listen_metrics_unix(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
-        self.add_control(Listener::unix(path)?, Framing::Http, answer);
+        let listener = Listener::unix(path, &SocketAccess::default())?;
+        self.add_control(listener, Framing::Http, answer);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! Whether a process of this machine answers for a descriptor of a front end.
 //!
 //! A process that serves a file system (FUSE) may stop to answer. A thread that asks for a file's
-//! type, touches its mapped pages, or closes it, then waits for good, and no signal but SIGKILL ends
-//! that. So this is found out without a question to the file system: by properties that the kernel
-//! itself keeps.
+//! type, touches its mapped pages, or closes it, then waits for good, and no signal but SIGKILL
+//! ends that. So this is found out without a question to the file system: by properties that the
+//! kernel itself keeps.
 //!
 //! Servers of network file systems may be silent too. Their files are taken: a mount of them is a
 //! decision of the administrator, and FUSE mounts are made by any user.

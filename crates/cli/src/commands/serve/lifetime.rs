@@ -1,0 +1,182 @@
+//! How long the server lives, and how other programs see it: the command that it serves, its
+//! parent, the file with its process ID.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use blockyard_host::process::with_usual_signals;
+use clap::{Args, ValueHint};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
+};
+
+use crate::failure::Failure;
+use crate::nbd::{Server, Uri};
+use crate::output::{InUse, Output};
+
+/// Longest content of a file with a process ID.
+const PID_TEXT_MAX_BYTES: u64 = 16;
+
+/// Options for programs that start the server.
+#[derive(Args, Debug)]
+pub(crate) struct LifetimeArgs {
+    /// Run a shell command when the server is ready, and end with it
+    ///
+    /// The command has the variables $uri, $unixsocket, $port and $exportname, as with nbdkit. Its
+    /// exit code becomes that of the server. A signal that stops the server also ends the command.
+    /// Without a socket, the server listens on a private one, as with `--socket -`.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) run: Option<String>,
+
+    /// Stop when the program ends that started the server
+    #[arg(long)]
+    exit_with_parent: bool,
+
+    /// Write the process ID into a file when the server is ready; the file is removed at its end
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) pid_file: Option<PathBuf>,
+}
+
+impl LifetimeArgs {
+    /// Asks for SIGTERM at the end of the parent, if that is wanted. Call it first: a parent that
+    /// ends before is not noticed.
+    pub(super) fn follow_parent(&self) -> Result<(), Failure> {
+        if !self.exit_with_parent {
+            return Ok(());
+        }
+        let parent = getppid();
+        set_parent_process_death_signal(Some(Signal::TERM))
+            .map_err(|error| Failure::failed(format!("--exit-with-parent: {error}")))?;
+        // It may have ended between the two calls, and then there is no signal.
+        if getppid() == parent {
+            return Ok(());
+        }
+        Err(Failure::failed("--exit-with-parent: the parent has ended already"))
+    }
+}
+
+/// The command of `--run`.
+pub(super) struct Running {
+    child: Child,
+    /// Readable when it has ended.
+    pub(super) end: OwnedFd,
+}
+
+impl Running {
+    /// Starts the command, with an export and its servers as variables.
+    pub(super) fn start(command: &str, export: &str, servers: &[Server]) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::failed(format!("--run: cannot start sh: {error}"));
+        let uri = servers
+            .first()
+            .map(|server| Uri { server: server.clone(), export: export.into() }.to_string());
+        let socket = servers.iter().find_map(|server| match server {
+            Server::Unix(path) => Some(path.clone()),
+            Server::Tcp(..) => None,
+        });
+        let port = servers.iter().find_map(|server| match server {
+            Server::Tcp(_, port) => Some(port.to_string()),
+            Server::Unix(_) => None,
+        });
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", command]).env("exportname", export);
+        shell.env("uri", uri.unwrap_or_default()).env("port", port.unwrap_or_default());
+        shell.env("unixsocket", socket.unwrap_or_default());
+        let mut child = with_usual_signals(&mut shell).spawn().map_err(failed)?;
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(end) => Ok(Self { child, end }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(error.into()))
+            }
+        }
+    }
+
+    /// Asks the command to end, if it has not.
+    pub(super) fn terminate(&self) {
+        // Until it is waited for, its number is not used again.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Waits for the end of the command.
+    pub(super) fn exit_code(mut self) -> Result<ExitCode, Failure> {
+        let status = self.child.wait();
+        let status = status.map_err(|error| Failure::failed(format!("--run: {error}")))?;
+        Ok(ExitCode::from(code(status)))
+    }
+}
+
+/// The code by which shells tell of an end.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// A written file with the process ID, which goes with this value.
+pub(super) struct PidFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl PidFile {
+    /// Checks that the file holds nothing else and can be written, which it tries.
+    pub(super) fn check(path: &Path, in_use: &InUse) -> Result<(), Failure> {
+        let option = || format!("--pid-file {}", path.display());
+        let failed = |problem: &str| Failure::failed(problem).at(option());
+        match fs::symlink_metadata(path) {
+            Err(_) => {}
+            Ok(found) if !found.is_file() => {
+                return Err(failed("exists and is no file; choose another path"));
+            }
+            Ok(found) => {
+                let is_short = found.len() <= PID_TEXT_MAX_BYTES;
+                let text = if is_short { fs::read_to_string(path).ok() } else { None };
+                let is_number =
+                    |text: String| text.trim().bytes().all(|byte| byte.is_ascii_digit());
+                if !text.is_some_and(is_number) {
+                    return Err(failed("exists and holds no process ID; choose another path"));
+                }
+                Output::new(path, true).check(in_use).map_err(Failure::from)?;
+            }
+        }
+        // Rights do not tell everything: some file systems take no file.
+        let new = beside(path);
+        let tried = Output::new(&new, true).write(in_use, "");
+        tried.map_err(|error| Failure::from(error).at(option()))?;
+        let _ = fs::remove_file(&new);
+        Ok(())
+    }
+
+    /// Writes the file. It appears with its content.
+    pub(super) fn write(path: &Path, in_use: &InUse) -> Result<Self, Failure> {
+        let new = beside(path);
+        let text = format!("{}\n", std::process::id());
+        Output::new(&new, true).write(in_use, &text)?;
+        fs::rename(&new, path).map_err(|error| {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&new);
+            Failure::failed(format!("--pid-file: cannot write {}: {error}", path.display()))
+        })?;
+        Ok(Self { path: path.to_owned(), text })
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Another server may have written it since.
+        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A name in the folder of a file, for its new content.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    PathBuf::from(name)
+}
