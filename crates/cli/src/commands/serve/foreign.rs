@@ -143,13 +143,14 @@ mod tests {
 
     /// `qemu-nbd --help` of QEMU 10.0 and `nbdkit --help` of nbdkit 1.42, without those of TLS.
     const ALL: &str = "-p --port -b --bind -k --socket -e --shared -t --persistent -v --verbose -x \
-        --export-name -D --description --handshake-limit -o --offset -A --allocation-depth -B \
-        --bitmap -L --list --object -T --trace --fork --pid-file --selinux-label -c --connect -d \
-        --disconnect -f --format -r --read-only -s --snapshot -l --load-snapshot -n --nocache \
-        --cache --aio --discard --detect-zeroes --image-opts -4 --ipv4-only -6 --ipv6-only \
-        --debug --exit-with-parent --exportname --filter --foreground -g --group -i --ipaddr --log --mask-handshake --newstyle --no-sr --oldstyle -P --pidfile \
-        --readonly --run --single --swap --threads -U --unix -u --user --vsock --dump-config \
-        --dump-plugin";
+        --export-name -D --description --handshake-limit -o --offset -A --allocation-depth \
+        -B --bitmap -L --list --object -T --trace --fork --pid-file --selinux-label -c \
+        --connect -d --disconnect -f --format -r --read-only -s --snapshot -l \
+        --load-snapshot -n --nocache --cache --aio --discard --detect-zeroes --image-opts -4 \
+        --ipv4-only -6 --ipv6-only --debug --exit-with-parent --exportname --filter \
+        --foreground -g --group -i --ipaddr --log --mask-handshake --newstyle --no-sr \
+        --oldstyle -P --pidfile --readonly --run --single --swap --threads -U --unix -u \
+        --user --vsock --dump-config --dump-plugin";
 
     /// All spellings of the options of `serve`.
     fn ours() -> BTreeSet<String> {
