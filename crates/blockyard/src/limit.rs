@@ -6,6 +6,7 @@
 //! the connection's thread has a CPU, or waits for one ───────> receiving and replying
 //! otherwise ─────────────────────────────────────────────────> the client, in bursts
 //! otherwise: the stage with the longest time
+//! throttle ──────────────────────────────────────────────────> the export's rate limit
 //! queue        of a device; ignored without one ─────────────> queue, tags and elevator
 //!     cipher-wait  workers are busy: one, or several ────────────> the workers
 //! idle, or more workers than CPUs for ciphers ───> the hand-over
@@ -73,6 +74,8 @@ pub enum Party {
     Client,
     /// System calls on the socket of a connection.
     Receiving,
+    /// The rate limit of the export.
+    Throttle,
     /// The queue of a device, its tags and its elevator.
     Queue,
     /// The thread that submits.
@@ -92,9 +95,10 @@ pub enum Party {
 }
 
 impl Party {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Client,
         Self::Receiving,
+        Self::Throttle,
         Self::Queue,
         Self::Submission,
         Self::Cipher,
@@ -111,6 +115,7 @@ impl Party {
         match self {
             Self::Client => "the client",
             Self::Receiving => "receiving and replying",
+            Self::Throttle => "the export's rate limit",
             Self::Queue => "queue, tags and elevator",
             Self::Submission => "submission",
             Self::Cipher => "the cipher",
@@ -146,6 +151,7 @@ fn of_client(saw: String) -> Limit {
 /// The resource behind a stage, and the change that would shorten it.
 fn of_stage(stage: Stage) -> (Party, &'static str) {
     match stage {
+        Stage::Throttle => (Party::Throttle, "a higher limit of the export's rate"),
         Stage::Queue => (
             Party::Queue,
             "a greater queue depth, the elevator none, or fewer requests at a time: more do not \
@@ -287,6 +293,8 @@ mod tests {
 
     /// A volume with a queue and one connection; all threads are busy.
     fn load(stages_us: [f64; 6], in_flight: f64, workers: u64) -> Load {
+        let [queue, cipher_wait, cipher, submit_wait, device, completion] = stages_us;
+        let stages_us = [0.0, queue, cipher_wait, cipher, submit_wait, device, completion];
         Load {
             stages_ns: stages_us.map(|us| us * 1e3),
             in_flight,
@@ -319,6 +327,16 @@ mod tests {
             ([0.0, 1.0, 4.0, 0.0, 0.0, 50.0], 4.0, 1, "completion"),
         ] {
             assert_eq!(party(&load(stages_us, in_flight, workers)), is, "{stages_us:?}");
+        }
+    }
+
+    #[test]
+    fn wait_for_tokens_names_the_rate_limit_with_and_without_a_queue_of_a_device() {
+        for has_device_queue in [true, false] {
+            let mut load =
+                Load { has_device_queue, ..load([5.0, 0.0, 9.0, 0.0, 9.0, 1.0], 8.0, 0) };
+            load.stages_ns[Stage::Throttle as usize] = 90e3;
+            assert_eq!(party(&load), "the export's rate limit");
         }
     }
 

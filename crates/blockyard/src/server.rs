@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use blockyard_engine::priority::Priority;
+use blockyard_engine::throttle::Limits;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
 use blockyard_host::server::{Answer, DeviceOptions, ServedExport, ServerOptions, SocketAccess};
+use blockyard_host::throttle::SharedThrottle;
 
 use crate::control::Devices;
 use crate::error::{contained, contained_with};
 use crate::output::InUse;
+use crate::rate::RateLimits;
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
 
@@ -36,6 +39,8 @@ use crate::{Error, Volume, metrics};
 #[derive(Default)]
 pub struct Server {
     exports: Vec<Export>,
+    /// Limits of the rate, with the exports that share them.
+    limits: Vec<(Vec<String>, RateLimits)>,
     options: ServerOptions,
     doors: Vec<Door>,
     in_use: InUse,
@@ -106,6 +111,17 @@ impl Server {
     ) -> Self {
         let volume = Arc::clone(volume.shared());
         self.exports.push(Export { name: name.into(), volume, priority });
+        self
+    }
+
+    /// Limits the rate of these exports: of all their clients together.
+    #[must_use]
+    pub fn limit<N: Into<String>>(
+        mut self,
+        exports: impl IntoIterator<Item = N>,
+        limits: RateLimits,
+    ) -> Self {
+        self.limits.push((exports.into_iter().map(Into::into).collect(), limits));
         self
     }
 
@@ -238,14 +254,20 @@ impl Server {
             return Err(Error::options(Path::new("server"), problem));
         }
         self.doors.iter().try_for_each(Door::check)?;
-        let named = self.exports.iter().map(|export| (export.name.as_str(), &export.volume));
+        let names: Vec<String> = self.exports.iter().map(|export| export.name.clone()).collect();
+        let throttles = throttles(&names, &self.limits)?;
+        let named = self.exports.iter().zip(&throttles);
+        let named = named.map(|(Export { name, volume, .. }, of)| (name.as_str(), volume, of));
         let devices = Arc::new(Devices::new(named, max, self.in_use));
-        let names = self.exports.iter().map(|export| export.name.clone()).collect();
+        // Limits may come later, by the control socket.
+        let is_controlled = self.doors.iter().any(|door| matches!(door, Door::Control(_)));
         let targets = self.exports.iter().flat_map(|export| export.volume.targets.iter().copied());
         let targets = targets.collect();
-        let served = self.exports.into_iter().map(|Export { name, volume, priority }| {
+        let served = self.exports.into_iter().zip(throttles);
+        let served = served.map(|(Export { name, volume, priority }, throttle)| {
             let volume = Arc::clone(&volume.host);
-            ServedExport { name, volume, priority }
+            let throttle = Some(throttle).filter(|of| is_controlled || of.limits().is_some());
+            ServedExport { name, volume, priority, throttle }
         });
         let server = host::Server::new(served.collect(), self.options)?;
         let addresses = Vec::new();
@@ -340,6 +362,22 @@ impl Listening {
         }
         Ok(())
     }
+}
+
+/// The throttle of each export.
+fn throttles(
+    names: &[String],
+    limits: &[(Vec<String>, RateLimits)],
+) -> Result<Vec<Arc<SharedThrottle>>, Error> {
+    let unlimited = || Arc::new(SharedThrottle::new(Limits::default()));
+    let mut throttles: Vec<_> = names.iter().map(|_| unlimited()).collect();
+    for (exports, limits) in limits {
+        let shared = Arc::new(SharedThrottle::new((*limits).into()));
+        for export in exports {
+            throttles[position(names, export, "limit")?] = Arc::clone(&shared);
+        }
+    }
+    Ok(throttles)
 }
 
 /// Number of the export that a door has named.

@@ -7,6 +7,7 @@
 mod cost;
 mod jobs;
 mod key;
+mod rate;
 mod scheduling;
 mod token;
 mod volume;
@@ -16,6 +17,7 @@ mod world;
 pub(crate) use cost::CostArgs;
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
+pub(crate) use rate::{RateArgs, parse_burst, rate_limits};
 pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use token::{AskedTokenArgs, TokenArgs};
 pub(crate) use volume::{
@@ -84,6 +86,7 @@ pub(crate) enum Command {
     Suspend(control::SuspendArgs),
     Resume(control::ResumeArgs),
     Message(control::MessageArgs),
+    Limit(control::LimitArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
     #[cfg(feature = "lab")]
@@ -120,6 +123,7 @@ impl Command {
             Self::Suspend(args) => control::suspend(&args),
             Self::Resume(args) => control::resume(&args),
             Self::Message(args) => control::message(&args),
+            Self::Limit(args) => control::limit(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
             #[cfg(feature = "lab")]

@@ -19,6 +19,7 @@
 //! read_only = true
 //! elevator = "deadline,fifo_batch=8"     # order of its I/O
 //! ioprio = "be:4"
+//! iops_limit = 500                       # of all its clients; bps_limit and burst too
 //! aliases = { archive-idle = "idle" }    # other names, each with an I/O priority
 //! vhost_user = "/run/blockyard/archive"  # socket of a virtual machine
 //! ```
@@ -30,10 +31,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blockyard::DeviceOptions;
+use blockyard::RateLimits;
 use blockyard::keys::{KeyCommand, TokenChoice};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
@@ -53,6 +56,11 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, check
 use crate::size::parse_size;
 use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
+mod rate;
+
+pub(crate) use rate::RateSpec;
+use rate::{GroupText, groups};
+
 /// Limit of the file's length: some thousand exports.
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
 
@@ -71,11 +79,14 @@ pub(crate) struct Config {
     pub(crate) access: AccessArgs,
     /// File for the process ID.
     pub(crate) pid_file: Option<PathBuf>,
+    /// Limits that exports share.
+    pub(crate) limit_groups: BTreeMap<String, RateLimits>,
     /// The exports, in the order of their names.
     pub(crate) exports: Vec<ExportSpec>,
 }
 
 /// One export: a volume under a name.
+// 13 fields: one for each group of keys.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
     /// Name for clients.
@@ -98,6 +109,8 @@ pub(crate) struct ExportSpec {
     pub(crate) bounce: BounceChoice,
     /// I/O priority of clients that open it by this name.
     pub(crate) priority: Priority,
+    /// Limits of the rate, with its other names.
+    pub(crate) rate: RateSpec,
     /// Its other names.
     pub(crate) aliases: Vec<Alias>,
     /// It is a disk of a virtual machine too.
@@ -115,10 +128,12 @@ struct ConfigText {
     socket_owner: Option<String>,
     socket_group: Option<String>,
     pid_file: Option<PathBuf>,
+    #[serde(default)]
+    limit_groups: BTreeMap<String, GroupText>,
     exports: BTreeMap<String, ExportText>,
 }
 
-// 52 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 56 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +175,10 @@ struct ExportText {
     pipeline: Option<String>,
     pages: Option<String>,
     ioprio: Option<String>,
+    iops_limit: Option<NonZeroU64>,
+    bps_limit: Option<SizeText>,
+    burst: Option<String>,
+    limit_group: Option<String>,
     #[serde(default)]
     aliases: BTreeMap<String, String>,
     vhost_user: Option<PathBuf>,
@@ -211,7 +230,7 @@ enum HeaderCopyText {
 }
 
 /// A size as a number of bytes or as text with a suffix.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum SizeText {
     Bytes(u64),
@@ -261,6 +280,7 @@ impl Config {
             check_export_name(&name).map_err(|failure| failure.at(&at))?;
             exports.push(export.spec(name, folder).map_err(|failure| failure.at(&at))?);
         }
+        let limit_groups = groups(&parsed.limit_groups, &exports, place)?;
         check_names(&exports).map_err(|failure| failure.at(place))?;
         let socket = parsed
             .socket
@@ -277,6 +297,7 @@ impl Config {
                 socket_group: parsed.socket_group,
             },
             pid_file: parsed.pid_file.map(|path| folder.join(path)),
+            limit_groups,
             exports,
         })
     }
@@ -293,6 +314,7 @@ impl ExportText {
         let key = self.key(folder)?;
         let place = kind.place(self.partition.as_deref(), self.offset)?;
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
+        let rate = self.rate()?;
         let disk = self.disk(folder, disk_name(&name, &path))?;
         Ok(ExportSpec {
             name,
@@ -305,6 +327,7 @@ impl ExportText {
             pipeline: self.pipeline()?,
             bounce: self.bounce()?,
             priority: self.priority()?,
+            rate,
             aliases: self.aliases()?,
             disk,
         })

@@ -18,6 +18,7 @@ mod scheduling;
 mod size;
 mod stages;
 mod terminal;
+mod time;
 mod traces;
 #[cfg(feature = "lab")]
 mod tune;

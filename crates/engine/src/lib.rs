@@ -92,4 +92,5 @@ pub mod shard;
 pub mod slab;
 pub mod sq;
 pub mod stack;
+pub mod throttle;
 pub mod time;

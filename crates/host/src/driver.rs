@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
@@ -13,6 +13,7 @@ use blockyard_engine::dm::table::Table;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::stack::Stack;
+use blockyard_engine::throttle::Held;
 use blockyard_engine::time::Nanos;
 
 use crate::canary::{Canary, is_planted};
@@ -23,7 +24,9 @@ use crate::memory::Region;
 use crate::poll;
 use crate::ranges::{Claims, Granted};
 use crate::recording::Tracepoint;
+use crate::stages::Stage;
 use crate::submitter::Submitter;
+use crate::throttle::{DriverThrottle, SharedThrottle};
 use crate::user_data::UserData;
 use crate::workers::{Busy, Workers};
 
@@ -42,7 +45,7 @@ use patch::Patches;
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
 /// One shard with its executor.
-// 18 fields: each bio passes all of these parts.
+// 19 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
@@ -69,6 +72,8 @@ pub(crate) struct Driver {
     patches: Patches,
     /// Emptied after each use; kept for its memory.
     granted: Vec<Granted>,
+    /// `None` without limits of the rate.
+    throttle: Option<DriverThrottle>,
     /// `None` for read-only volumes. Declared after the executor, so that ranges stay taken until
     /// its drop has waited for operations in flight.
     claims: Option<Claims>,
@@ -123,6 +128,7 @@ impl Driver {
             done: Vec::new(),
             patches,
             granted: Vec::new(),
+            throttle: None,
             claims: parts.ranges.as_ref().map(Claims::new).transpose()?,
             gate: parts.gate.as_ref().map(ShardGate::new).transpose()?,
         })
@@ -131,6 +137,19 @@ impl Driver {
     /// The front end has received a request that it is about to submit.
     pub(crate) fn on_received(&mut self) {
         self.executor.samples.on_received();
+    }
+
+    /// Limits the rate of later bios.
+    pub(crate) fn set_throttle(&mut self, shared: Option<&Arc<SharedThrottle>>) {
+        self.throttle = shared.map(DriverThrottle::new);
+    }
+
+    /// A request begins that moves or discards data: one operation, also in several bios.
+    #[inline]
+    pub(crate) fn count_request(&mut self) {
+        if let Some(throttle) = &mut self.throttle {
+            throttle.begin_request();
+        }
     }
 
     /// Accepts a bio and does all work that does not block. Operations for a device with a queue
@@ -154,8 +173,9 @@ impl Driver {
     /// Like [`Driver::submit`], for a submitter that has nothing else to do until the bio ends.
     /// Blocking work may wait for [`Driver::wait`], or for the next other call.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
-        // A controlled volume must follow orders while its device is slow.
-        self.executor.set_awaited(self.gate.is_none());
+        // A controlled volume must follow orders while its device is slow, and a held bio starts
+        // later.
+        self.executor.set_awaited(self.gate.is_none() && self.throttle.is_none());
         self.submit_with(bio, true);
     }
 
@@ -176,8 +196,26 @@ impl Driver {
         }
         let _busy = self.busy();
         self.look(0);
-        self.claim_and_pass(bio);
+        if self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio)) {
+            self.claim_and_pass(bio);
+        }
         self.settle();
+    }
+
+    /// Starts held bios that have tokens; all, if a suspend or the end of the server would wait.
+    fn start_throttled(&mut self) {
+        while let Some(throttle) = &mut self.throttle {
+            let is_open = self.gate.as_ref().is_some_and(ShardGate::is_closing);
+            let Some(Held { bio, since, .. }) = throttle.next(is_open) else { break };
+            if let Some(number) = UserData(bio.user).patch() {
+                self.start_patch(number);
+                continue;
+            }
+            if bio.origin.sample != Sample::NONE {
+                self.executor.samples.add_since(bio.origin.sample, Stage::Throttle, since);
+            }
+            self.claim_and_pass(bio);
+        }
     }
 
     /// Adds the origin to a bio, records it, and samples it if due.
@@ -440,6 +478,9 @@ impl Driver {
             self.follow_orders();
             self.pass_held();
         }
+        if self.is_throttled() {
+            self.start_throttled();
+        }
         self.collect();
         self.settle();
     }
@@ -513,7 +554,8 @@ impl Driver {
         if self.executor.help() {
             return self.poll();
         }
-        let waits_outside = limit.is_some() || self.gate.is_some() || self.waits_for_range();
+        let is_held = self.gate.is_some() || self.waits_for_range() || self.is_throttled();
+        let waits_outside = limit.is_some() || is_held;
         if waits_outside || !self.executor.wait_inside() {
             self.go_on();
             let limit = self.wake_after().into_iter().chain(limit).min();
@@ -527,8 +569,13 @@ impl Driver {
     /// Whether no bio is in flight: none at the ring, the workers or the disks, in a plug, or
     /// waiting for a timer, a range, a resume or an order.
     pub(crate) fn is_idle(&self) -> bool {
-        let goes_on = self.holds() || self.waits_for_range() || !self.patches.is_idle();
+        let is_held = self.holds() || self.waits_for_range() || self.is_throttled();
+        let goes_on = is_held || !self.patches.is_idle();
         self.executor.is_idle() && !goes_on && self.shard.parked() == 0
+    }
+
+    fn is_throttled(&self) -> bool {
+        self.throttle.as_ref().is_some_and(|throttle| !throttle.is_empty())
     }
 
     fn waits_for_range(&self) -> bool {
@@ -568,21 +615,27 @@ impl Driver {
 
     /// Whether a submitted write may still read the front end's buffer.
     pub(crate) fn reads_client_buffer(&self) -> bool {
+        let is_throttled = self.throttle.as_ref().is_some_and(DriverThrottle::has_writes);
         let waits = self.holds() || self.claims.as_ref().is_some_and(Claims::parks_bios);
+        let waits = waits || is_throttled;
         self.executor.reads_client_buffer() || self.shard.parked() > 0 || waits
     }
 
     /// Descriptors that become readable when [`Driver::poll`] has work.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let [ring, workers] = self.executor.wake_sources();
-        let gate = self.gate.as_ref();
+        // New limits, or a suspend, let held bios start.
+        let is_throttled = self.is_throttled();
+        let wake = |gate| if is_throttled { Some(ShardGate::moved(gate)) } else { gate.wake() };
+        let gate = self.gate.as_ref().and_then(wake);
         let range = self.claims.as_ref();
-        [ring, workers, gate.and_then(ShardGate::wake), range.and_then(Claims::wake)]
+        [ring, workers, gate, range.and_then(Claims::wake)]
     }
 
     /// Time after which [`Driver::poll`] has work in any case.
     pub(crate) fn wake_after(&self) -> Option<Duration> {
-        self.executor.wake_after()
+        let tokens = self.throttle.as_ref().and_then(DriverThrottle::wake_after);
+        self.executor.wake_after().into_iter().chain(tokens).min()
     }
 
     /// Length of the volume for this driver: that of the start of its connection.

@@ -168,6 +168,11 @@ impl Gate {
         shards.open.iter().for_each(|shard| shard.wake());
     }
 
+    /// Wakes all shards that hold bios.
+    pub(crate) fn wake_all(&self) {
+        self.shards().open.iter().for_each(|shard| shard.wake());
+    }
+
     /// Messages for a new shard.
     pub(crate) fn messages(&self) -> Vec<Order> {
         self.shards().messages.clone()
@@ -353,6 +358,11 @@ impl ShardGate {
     /// Whether the server ends while the gate is closed.
     pub(crate) fn is_stopped(&self) -> bool {
         self.gate.state.load(Ordering::SeqCst) == STOPPED
+    }
+
+    /// Whether a suspend waits for what has begun, or the server ends.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.gate.state.load(Ordering::SeqCst) != OPEN
     }
 
     /// Whether a bio would pass now.

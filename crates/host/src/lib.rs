@@ -38,6 +38,7 @@ mod submitter;
 mod sync_io;
 pub mod table;
 pub mod threads;
+pub mod throttle;
 mod timers;
 pub mod usage;
 mod user_data;

@@ -41,7 +41,12 @@ fn zeros_without_holes_allocate_and_others_do_not() {
         let table = format!("0 {} linear {} 0", SIZE_BYTES / 512, path.display());
         let table = SecretBytes::copy_of(table.as_bytes());
         let volume = Arc::new(Volume::from_table(&table, &options).unwrap());
-        let export = ServedExport { name: String::new(), volume, priority: Priority::default() };
+        let export = ServedExport {
+            name: String::new(),
+            volume,
+            priority: Priority::default(),
+            throttle: None,
+        };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         let mut client = serving.connect("");
         client.ask(WRITE_ZEROES, 0, 1, (0, 1 << 20), 0);

@@ -85,7 +85,7 @@ fn with_client(client: impl FnOnce(&mut UnixStream)) {
     let server = std::thread::spawn(move || {
         let stop = StopSignal::install().unwrap();
         let priority = Priority::default();
-        let exports = vec![ServedExport { name: String::new(), volume, priority }];
+        let exports = vec![ServedExport { name: String::new(), volume, priority, throttle: None }];
         let mut server = Server::new(exports, ServerOptions::default()).unwrap();
         server.listen_unix(&path).unwrap();
         ready.send(()).unwrap();

@@ -69,6 +69,7 @@ impl Served {
             name: String::new(),
             volume: Arc::clone(&volume),
             priority: Priority::default(),
+            throttle: None,
         };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         Self { serving, volume, _dir: dir }

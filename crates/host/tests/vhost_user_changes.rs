@@ -59,6 +59,7 @@ fn serve_with(folder: &Folder, target: &str, options: DeviceOptions) -> (Serving
         name: String::new(),
         volume: Arc::clone(&volume),
         priority: Priority::default(),
+        throttle: None,
     };
     let socket = folder.path("vhost");
     let nbd = folder.path("nbd");

@@ -39,6 +39,7 @@ fn serve(socket: &Path, polling: Polling) -> (Serving, Arc<Volume>) {
         name: String::new(),
         volume: Arc::clone(&volume),
         priority: Priority::default(),
+        throttle: None,
     };
     let at = socket.to_owned();
     let options = DeviceOptions { polling, ..DeviceOptions::default() };

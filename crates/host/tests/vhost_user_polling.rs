@@ -47,6 +47,7 @@ impl Served {
             name: String::new(),
             volume: Arc::clone(&volume),
             priority: Priority::default(),
+            throttle: None,
         };
         let socket = dir.path().join("vhost");
         let at = socket.clone();

@@ -32,7 +32,12 @@ fn exports(folder: &Path) -> Vec<ServedExport> {
     std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let volume = Arc::new(Volume::from_file(file, &VolumeOptions::default()).unwrap());
-    vec![ServedExport { name: String::new(), volume, priority: Priority::default() }]
+    vec![ServedExport {
+        name: String::new(),
+        volume,
+        priority: Priority::default(),
+        throttle: None,
+    }]
 }
 
 /// Connects without sending anything.

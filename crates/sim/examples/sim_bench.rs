@@ -230,6 +230,7 @@ fn world(elevator: &str) -> Config {
         bio_sectors: 256,
         sync_flags: true,
         housekeeping: None,
+        limits: blockyard_engine::throttle::Limits::default(),
         mapped: None,
         stack: None,
         queue: queue_config(&elevator),

@@ -1,6 +1,7 @@
 //! The client's side of the control socket.
 
 use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
 use super::{Done, Refusal, Refused, Resumed};
+use crate::rate::RateLimits;
 use crate::recorder::{Recorded, TraceFile};
 use crate::resize::Resized;
 use crate::status::{Loss, Status};
@@ -148,6 +150,19 @@ impl Control {
     /// The server does not answer or refuses: the volume would shrink, or cannot follow.
     pub fn resize(&self, export: &str) -> Result<Resized, ControlError> {
         self.ask(format!("resize {}\n", name(export)?).as_bytes())
+    }
+
+    /// Changes the limits of the rate of an export, for requests that have not started. Exports of a
+    /// group have the new ones too.
+    ///
+    /// # Errors
+    /// The server does not answer or refuses.
+    pub fn limit(&self, export: &str, limits: RateLimits) -> Result<(), ControlError> {
+        let per_s = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
+        let RateLimits { iops, bytes_per_s, burst } = limits;
+        let burst_ns = u64::try_from(burst.as_nanos()).unwrap_or(u64::MAX);
+        let numbers = format!("{} {} {burst_ns}", per_s(iops), per_s(bytes_per_s));
+        self.done(&format!("limit {numbers} {}\n", name(export)?))
     }
 
     /// Sends a message to the line at a sector of the volume, whose target has a control path:

@@ -1,11 +1,13 @@
 //! Parses requests.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use blockyard_host::table::parse_key;
 use blockyard_host::volume::control::{ControlError, Message};
 
+use crate::rate::RateLimits;
 use crate::recorder::TraceFile;
 
 /// A request.
@@ -19,6 +21,8 @@ pub(super) enum Request {
     Message(u64, Message),
     /// Follow the file and the header.
     Resize,
+    /// Limit the rate of an export.
+    Limit(RateLimits),
     TraceStart(TraceFile),
     TraceStop,
 }
@@ -62,6 +66,10 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::Target(text)), &words[at..]))
         }
         "resize" => Ok((Request::Resize, rest)),
+        "limit" => {
+            let (limits, export) = rate_limits(rest)?;
+            Ok((Request::Limit(limits), export))
+        }
         "trace-stop" => Ok((Request::TraceStop, rest)),
         "trace-start" => {
             let (to, export) = trace_file(rest)?;
@@ -80,11 +88,22 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, resume-accepting-loss, resize, message, \
+            let known = "status, suspend, resume, resume-accepting-loss, resize, limit, message, \
                          key-set, key-wipe, trace-start and trace-stop";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
+}
+
+/// Parses limits of a rate and the export.
+fn rate_limits(text: &str) -> Result<(RateLimits, &str), ControlError> {
+    let wrong = || invalid("the line is not limit IOPS BYTES BURST-NS EXPORT, with numbers");
+    let mut words = text.splitn(4, ' ');
+    let mut number = || words.next().and_then(|word| word.parse().ok()).ok_or_else(wrong);
+    let iops = NonZeroU64::new(number()?);
+    let bytes_per_s = NonZeroU64::new(number()?);
+    let burst = Duration::from_nanos(number()?);
+    Ok((RateLimits { iops, bytes_per_s, burst }, words.next().unwrap_or_default()))
 }
 
 /// Parses the file of a trace and the export; the path has the given length in bytes.
@@ -149,6 +168,10 @@ mod tests {
                 "TraceStart(TraceFile { path: \"/a b/c\", replace: false, limit: None }) \
                  \"my disk\"",
             ),
+            (
+                "limit 100 0 5000 my disk",
+                "Limit(RateLimits { iops: Some(100), bytes_per_s: None, burst: 5µs }) \"my disk\"",
+            ),
             ("trace-stop my disk", "TraceStop \"my disk\""),
             ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),
         ] {
@@ -165,6 +188,9 @@ mod tests {
             ("message x 1 sesame", "sector"),
             ("message 0 sesame", "COUNT"),
             ("message 0 2 sesame", "fewer words"),
+            ("limit 1 sesame 3", "limit IOPS"),
+            ("limit 1 -2 3", "limit IOPS"),
+            ("limit", "limit IOPS"),
             ("trace-start 0 new 99 /sesame", "trace-start MILLISECONDS"),
             ("trace-start 0 old 2 /s ", "trace-start MILLISECONDS"),
             ("trace-start", "trace-start MILLISECONDS"),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use blockyard_engine::throttle::Limits;
 use blockyard_host::server::REQUEST_BYTES_MAX;
+use blockyard_host::throttle::SharedThrottle;
 use blockyard_host::volume::control::ControlError;
 use serde::Serialize;
 
@@ -10,7 +12,8 @@ use super::request::{Request, invalid, parse};
 use super::{Done, Refusal, Refused, Resumed};
 use crate::Error;
 use crate::output::InUse;
-use crate::status::{Loss, Status, VolumeStatus};
+use crate::rate::RateLimits;
+use crate::status::{ExportLimits, Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
 /// The volumes of a server, each with its export names.
@@ -25,34 +28,57 @@ pub(crate) struct Devices {
 pub(crate) struct Device {
     /// Export names; at least one.
     pub(crate) names: Vec<String>,
+    /// The limits of the rate, one for each name.
+    pub(crate) throttles: Vec<Arc<SharedThrottle>>,
     pub(crate) volume: Arc<Shared>,
+}
+
+impl Device {
+    fn status(&self) -> VolumeStatus {
+        let mut status = VolumeStatus::of(&self.volume.host, &self.names);
+        let mut seen: Vec<&Arc<SharedThrottle>> = Vec::new();
+        for (name, throttle) in self.names.iter().zip(&self.throttles) {
+            match seen.iter().position(|one| Arc::ptr_eq(one, throttle)) {
+                Some(place) => status.limits[place].exports.push(name.clone()),
+                None => {
+                    seen.push(throttle);
+                    let Limits { iops, bytes_per_s, burst } = throttle.limits();
+                    let exports = vec![name.clone()];
+                    let burst_ns = burst.0;
+                    status.limits.push(ExportLimits { exports, iops, bytes_per_s, burst_ns });
+                }
+            }
+        }
+        status.limits.retain(|one| one.iops.is_some() || one.bytes_per_s.is_some());
+        status
+    }
 }
 
 impl Devices {
     /// All exports, grouped by volume.
     pub(crate) fn new<'a>(
-        exports: impl Iterator<Item = (&'a str, &'a Arc<Shared>)>,
+        exports: impl Iterator<Item = (&'a str, &'a Arc<Shared>, &'a Arc<SharedThrottle>)>,
         max_connections: usize,
         mut in_use: InUse,
     ) -> Self {
         let mut devices: Vec<Device> = Vec::new();
-        for (name, volume) in exports {
-            let name = name.to_owned();
-            match devices.iter_mut().find(|device| Arc::ptr_eq(&device.volume, volume)) {
-                Some(device) => device.names.push(name),
-                None => {
-                    in_use.add(volume.host.file_ids());
-                    devices.push(Device { names: vec![name], volume: Arc::clone(volume) });
-                }
-            }
+        for (name, volume, throttle) in exports {
+            let found = devices.iter().position(|device| Arc::ptr_eq(&device.volume, volume));
+            let place = found.unwrap_or_else(|| {
+                in_use.add(volume.host.file_ids());
+                let volume = Arc::clone(volume);
+                devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume });
+                devices.len() - 1
+            });
+            devices[place].names.push(name.to_owned());
+            devices[place].throttles.push(Arc::clone(throttle));
         }
         Self { max_connections, devices, in_use }
     }
 
     /// A snapshot of all volumes.
     pub(crate) fn status(&self) -> Status {
-        let of = |device: &Device| VolumeStatus::of(&device.volume.host, &device.names);
-        Status::new(self.max_connections, self.devices.iter().map(of).collect())
+        Status::new(self.max_connections, self.devices.iter().map(Device::status).collect())
     }
 
     /// The reply to a line; `None` stands for a line that is too long or incomplete.
@@ -84,6 +110,7 @@ impl Devices {
                 let resized = device.volume.resize().map_err(|error| refusal(&error))?;
                 return Ok(json(&resized));
             }
+            Request::Limit(limits) => self.limit(device, export, limits),
             Request::TraceStart(to) => {
                 let started = device.volume.record(&device.names[0], &to, &self.in_use);
                 started.map_err(|error| refusal(&error))?;
@@ -95,6 +122,15 @@ impl Devices {
             }
         }
         Ok(json(&Done {}))
+    }
+
+    /// Changes the limits of an export, and wakes the connections of all exports that share them.
+    fn limit(&self, device: &Device, export: &str, limits: RateLimits) {
+        let place = device.names.iter().position(|name| name == export).unwrap_or(0);
+        let throttle = &device.throttles[place];
+        throttle.set(limits.into());
+        let shares = |one: &&Device| one.throttles.iter().any(|of| Arc::ptr_eq(of, throttle));
+        self.devices.iter().filter(shares).for_each(|one| one.volume.host.limits_changed());
     }
 
     fn find(&self, export: &str) -> Result<&Device, ControlError> {

@@ -19,6 +19,7 @@ mod requests;
 mod snapshot;
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +53,22 @@ pub enum Rings {
     Unavailable,
 }
 
+/// Limits that exports of a volume share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExportLimits {
+    /// Names of the exports; exports of other volumes may share the limits too.
+    pub exports: Vec<String>,
+    /// Requests per second.
+    pub iops: Option<NonZeroU64>,
+    /// Bytes per second.
+    pub bytes_per_s: Option<NonZeroU64>,
+    /// Time whose unused tokens are kept.
+    pub burst_ns: u64,
+}
+
 /// The status of a volume.
+// 13 fields: one for each member of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
@@ -68,6 +84,8 @@ pub struct VolumeStatus {
     pub loss: Option<Loss>,
     /// The write to protected sectors after which writes fail.
     pub refused_write: Option<RefusedWrite>,
+    /// Limits of the rate of its exports.
+    pub limits: Vec<ExportLimits>,
     /// Table lines, like `dmsetup table`, with keys hidden.
     pub table: Vec<String>,
     /// Status lines, like `dmsetup status`.

@@ -48,6 +48,8 @@ pub struct KindRequests {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct StageTimes {
+    /// Waiting for tokens of a rate limit.
+    pub throttle: Times,
     /// Received, at the gate, plugged, with an elevator, or without a tag.
     pub queue: Times,
     /// Waiting for the cipher.
@@ -111,6 +113,7 @@ impl StageTimes {
     #[must_use]
     pub fn of(&self, stage: Stage) -> &Times {
         match stage {
+            Stage::Throttle => &self.throttle,
             Stage::Queue => &self.queue,
             Stage::CipherWait => &self.cipher_wait,
             Stage::Cipher => &self.cipher,

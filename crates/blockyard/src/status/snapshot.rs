@@ -39,6 +39,7 @@ impl VolumeStatus {
             key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
             loss: status.loss.as_ref().map(Loss::from),
             refused_write: status.refused_write.map(RefusedWrite::from),
+            limits: Vec::new(),
             table: lines(&status.table),
             status: lines(&status.targets),
             pipelines: status.pipelines,
@@ -108,8 +109,9 @@ fn counted(counts: &HostCounts, kind: RequestKind) -> KindRequests {
 
 impl From<[stages::Times; Stage::ALL.len()]> for StageTimes {
     fn from(times: [stages::Times; Stage::ALL.len()]) -> Self {
-        let [queue, cipher_wait, cipher, submit_wait, device, completion] = times.map(Into::into);
-        Self { queue, cipher_wait, cipher, submit_wait, device, completion }
+        let [throttle, queue, cipher_wait, cipher, submit_wait, device, completion] =
+            times.map(Into::into);
+        Self { throttle, queue, cipher_wait, cipher, submit_wait, device, completion }
     }
 }
 

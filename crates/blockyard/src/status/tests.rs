@@ -1,3 +1,5 @@
+use blockyard_host::stages::Stage;
+
 use super::*;
 use crate::limit::Party;
 
@@ -36,7 +38,7 @@ fn difference_of_two_statuses_decides() {
     more.requests.connected_ns = 3_000_000;
     assert_eq!(more.limit_since(&busy).unwrap().party, Party::Client, "the earlier samples count");
     let Shares { stages, mean_ns } = busy.requests.shares_since(&idle.requests);
-    assert_eq!((stages[4], mean_ns), (1.0, 199_900.0));
+    assert_eq!((stages[Stage::Device as usize], mean_ns), (1.0, 199_900.0));
 }
 
 #[test]
@@ -56,6 +58,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
+        r#""limits":[{"exports":["h"],"iops":1,"bytes_per_s":null,"burst_ns":2}],"#,
         r#""table":["0 8 zero"],"status":["0 8 zero"],"pipelines":["adaptive"],"#,
         r#""adaptive":[{"cipher_ns":1,"part_bytes":2,"hand_over_ns":3,"#,
         r#""fan_out_min_bytes":null,"seeks":true}],"#,
@@ -70,9 +73,10 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""limit":{"party":"the device","saw":"s","change":"c"}}]}"#,
     );
     let times = r#"{"samples":1,"sum_ns":2,"mean_ns":2.5,"p50_ns":3,"p99_ns":4,"max_ns":5}"#;
-    let stages = ["queue", "cipher-wait", "cipher", "submit-wait", "device", "completion"]
-        .map(|stage| format!("\"{stage}\":{times}"))
-        .join(",");
+    let stages =
+        ["throttle", "queue", "cipher-wait", "cipher", "submit-wait", "device", "completion"]
+            .map(|stage| format!("\"{stage}\":{times}"))
+            .join(",");
     let kinds = ["read", "write", "flush", "other"].map(|kind| {
         format!(
             "\"{kind}\":{{\"requests\":1,\"bytes\":2,\"errors\":3,\"total\":{times},\

@@ -1,5 +1,5 @@
-//! `blockyard status`, `suspend`, `resume` and `message`: commands to a running server over its
-//! control socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume`, `message` and `limit`: commands to a running server over
+//! its control socket (`serve --control`).
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use blockyard::status::Loss;
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, ValueHint};
 
-use crate::args::ShortHelpArgs;
+use crate::args::{RateArgs, ShortHelpArgs};
 use crate::failure::Failure;
 use crate::json::pretty;
 use crate::key::{KeyInput, KeySource, StdinUse};
@@ -86,6 +86,24 @@ pub(crate) struct MessageArgs {
     key_file: Option<PathBuf>,
 }
 
+/// Change the limits of the rate of a served volume
+///
+/// The limits hold for requests that have not started, and replace those from before: a limit that
+/// is not named is gone. Exports that share a group of limits have the new ones too.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct LimitArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    #[command(flatten)]
+    rate: RateArgs,
+
+    /// Remove the limits
+    #[arg(long, conflicts_with_all = ["iops_limit", "bps_limit", "burst"])]
+    none: bool,
+}
+
 /// Server and volume.
 #[derive(Args, Debug)]
 pub(super) struct DeviceArgs {
@@ -150,6 +168,17 @@ pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
         (_, Some(_)) => Err(Failure::failed("--key-file is for `key set`")),
         (words, None) => Ok(control.message(export, sector, words)?),
     }
+}
+
+/// Changes the limits.
+pub(crate) fn limit(args: &LimitArgs) -> Result<(), Failure> {
+    if !args.none && !args.rate.is_set() {
+        return Err(Failure::failed(
+            "name the limits: --iops-limit, --bps-limit, or --none to remove them",
+        ));
+    }
+    let limits = args.rate.limits().map_err(|problem| Failure::failed(problem).at("--burst"))?;
+    Ok(args.device.control().limit(&args.device.export, limits)?)
 }
 
 impl DeviceArgs {

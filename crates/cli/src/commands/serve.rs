@@ -10,19 +10,20 @@
 //! During the questions for passphrases Ctrl-C simply ends the program; signals are blocked before
 //! the first thread starts, and so in every thread.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use blockyard::{Listening, Server, SocketAccess, StopSignal, TraceFile, Volume};
+use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
-use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
-use crate::config::{Config, ExportSpec, check_export_name, check_names};
+use crate::args::{ForceArgs, HelpArgs, RateArgs, SchedulingArgs, VolumeArgs};
+use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names};
 use crate::disk_spec::{DiskSocket, disk_name};
 use crate::failure::Failure;
 use crate::key::StdinUse;
@@ -46,7 +47,10 @@ use vhost_user::VhostUserArgs;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 42] = [
+const OF_ONE_VOLUME: [&str; 45] = [
+    "iops_limit",
+    "bps_limit",
+    "burst",
     "volume",
     "trace",
     "pipeline",
@@ -97,7 +101,7 @@ const OF_ONE_VOLUME: [&str; 42] = [
 /// exits; a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a
 /// command. The server accepts sockets from
 /// systemd (socket activation), and notifies systemd when ready.
-// 20 fields: one for each option of the command, and groups of shared options.
+// 21 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
@@ -175,6 +179,9 @@ pub(crate) struct ServeArgs {
     scheduling: SchedulingArgs,
 
     #[command(flatten)]
+    rate: RateArgs,
+
+    #[command(flatten)]
     force: ForceArgs,
 
     #[command(flatten)]
@@ -184,6 +191,8 @@ pub(crate) struct ServeArgs {
 /// Volumes to serve, and addresses.
 struct Plan {
     exports: Vec<ExportSpec>,
+    /// Limits that exports share.
+    limit_groups: BTreeMap<String, RateLimits>,
     socket: Option<PathBuf>,
     addresses: Vec<SocketAddr>,
     threads: Option<u16>,
@@ -295,6 +304,7 @@ impl Plan {
                 access: AccessArgs::default(),
                 pid_file: None,
                 exports: vec![single_export(args)?],
+                limit_groups: BTreeMap::new(),
             },
         };
         let access_args = args.access.clone().or(config.access);
@@ -303,7 +313,7 @@ impl Plan {
         let mut socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
-        let exports = config.exports;
+        let Config { exports, limit_groups, .. } = config;
         let has_disk = exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
         if !has_nbd && !has_disk && args.lifetime.run.is_some() {
@@ -336,6 +346,7 @@ impl Plan {
         let max_connections = max_connections.map_or(usual, usize::from);
         Ok(Self {
             exports,
+            limit_groups,
             socket,
             addresses,
             threads,
@@ -384,6 +395,25 @@ impl Plan {
         in_use
     }
 
+    /// Adds the limits of exports, and those of groups.
+    fn with_limits(&self, mut server: Server) -> Server {
+        let names = |spec: &ExportSpec| {
+            let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
+            std::iter::once(spec.name.clone()).chain(aliases).collect::<Vec<_>>()
+        };
+        for spec in &self.exports {
+            if let RateSpec::Own(limits) = &spec.rate {
+                server = server.limit(names(spec), *limits);
+            }
+        }
+        for (group, limits) in &self.limit_groups {
+            let is_in =
+                |spec: &&ExportSpec| matches!(&spec.rate, RateSpec::Group(of) if of == group);
+            server = server.limit(self.exports.iter().filter(is_in).flat_map(names), *limits);
+        }
+        server
+    }
+
     /// Opens the sockets, and reports their addresses.
     fn listen(
         &mut self,
@@ -399,6 +429,7 @@ impl Plan {
                 server = server.export_with(&alias.name, volume, alias.priority);
             }
         }
+        let mut server = self.with_limits(server);
         let mut servers = Vec::new();
         if let Some(socket) = &self.socket {
             server = server.unix(socket);
@@ -482,6 +513,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
     let volume = args.vhost_user.named_volume(&args.volume).spec();
     let volume = volume.map_err(|failure| foreign::hinted(failure, args))?;
+    let limits = args.rate.limits().map_err(|problem| Failure::failed(problem).at("--burst"))?;
     let disk = args.vhost_user.disk(disk_name(&name, &volume.path))?;
     let export = ExportSpec {
         name,
@@ -494,6 +526,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         pipeline: args.scheduling.pipeline(),
         bounce: args.scheduling.bounce(),
         priority: args.scheduling.priority(),
+        rate: RateSpec::of(limits),
         aliases: args.scheduling.aliases(),
         disk,
     };

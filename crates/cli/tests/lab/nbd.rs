@@ -17,13 +17,19 @@ pub(crate) struct Nbd {
 impl Nbd {
     /// Opens the default export (`NBD_OPT_EXPORT_NAME`, without the zeroes).
     pub(crate) fn open(socket: &Path) -> Self {
+        Self::open_export(socket, "")
+    }
+
+    /// Opens the export of this name.
+    pub(crate) fn open_export(socket: &Path, name: &str) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(1u32.to_be_bytes());
-        hello.extend(0u32.to_be_bytes());
+        hello.extend((name.len() as u32).to_be_bytes());
+        hello.extend(name.as_bytes());
         stream.write_all(&hello).unwrap();
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();

@@ -189,6 +189,15 @@ impl Driver {
     /// part is not in one sector ([`Driver::is_in_sector`]).
     pub(crate) fn patch(&mut self, patch: &Patch<'_>) {
         let number = self.patches.begin(patch);
+        let bio = Bio { op: Op::Write, ..self.patches.at(number).bio };
+        if self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio)) {
+            self.start_patch(number);
+            self.settle();
+        }
+    }
+
+    /// Claims the range of a patch that has its tokens.
+    pub(super) fn start_patch(&mut self, number: u32) {
         let bio = self.patches.at(number).bio;
         let claims = self.claims.as_mut().expect("nothing is written to a read-only volume");
         let (entry, may_go) = claims.claim_alone(bio.sector.bytes(), bio.len.bytes(), number);
@@ -197,7 +206,6 @@ impl Driver {
         if may_go {
             self.read_for_patch(number);
         }
-        self.settle();
     }
 
     /// Reads the sector, after its range was granted.

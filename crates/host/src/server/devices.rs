@@ -103,6 +103,7 @@ impl DeviceDoor {
         let device = Device {
             volume: Arc::clone(&export.volume),
             priority: export.priority,
+            throttle: export.throttle.clone(),
             queues,
             ring_len_max,
             polling,

@@ -42,6 +42,7 @@ use crate::Error;
 use crate::canary::{Canary, is_planted};
 use crate::memory::Budget;
 use crate::process::StopSignal;
+use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
 use crate::{log, poll};
 
@@ -113,6 +114,8 @@ pub struct ServedExport {
     pub volume: Arc<Volume>,
     /// I/O priority of clients that open this name.
     pub priority: Priority,
+    /// Limits of the rate of all its clients together; exports of a group share one.
+    pub throttle: Option<Arc<SharedThrottle>>,
 }
 
 /// Parts that connections share.

@@ -117,6 +117,7 @@ impl Transmission {
         let zeros = Arc::new(Region::new(ZEROS_BYTES as usize)?);
         let world = vec![&inbox, &outbox, &read_region, &zeros].into_iter().cloned().collect();
         let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, served.priority)?;
+        driver.set_throttle(served.throttle.as_ref());
         if !volume.fans_out_pieces() {
             driver.stay_inline();
         }
@@ -228,6 +229,9 @@ impl Transmission {
 
     fn on_request(&mut self, request: Request) -> Result<(), Ended> {
         self.pace.on_request(request.len_bytes);
+        if !matches!(request.command, Command::Flush | Command::BlockStatus | Command::Cache) {
+            self.driver.count_request();
+        }
         match request.command {
             Command::Read => return self.on_read(request),
             Command::BlockStatus => return self.on_block_status(&request),

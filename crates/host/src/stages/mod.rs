@@ -6,6 +6,7 @@
 //! gate    until a                writer, order  plug,             until its thread
 //! inbox   worker starts                         elevator, tags    polls and replies
 //! ```
+//! With a limit of the rate, *throttle* comes first: the wait for tokens.
 //! A read has its ciphers after the device. The time points are in the executor, so the engine has
 //! no clock: it copies a mark ([`Sample`]) from a bio to its SQEs. Only sampled bios have a mark,
 //! because reading the clock costs 30 ns, and a cipher of 4 KiB 600 (`samples`).
@@ -39,6 +40,8 @@ pub use stats::{KindTimes, Resolution, StageTimes, Times};
 /// Stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
+    /// Waiting for tokens: the export has a limit of its rate.
+    Throttle,
     /// Received, at the gate, plugged, with an elevator, or without a tag.
     Queue,
     /// Waiting for the cipher.
@@ -55,7 +58,8 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of a write.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Throttle,
         Self::Queue,
         Self::CipherWait,
         Self::Cipher,
@@ -68,6 +72,7 @@ impl Stage {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Throttle => "throttle",
             Self::Queue => "queue",
             Self::CipherWait => "cipher-wait",
             Self::Cipher => "cipher",
@@ -203,7 +208,9 @@ fn in_front_of(stage: Stage, is_first: bool) -> Stage {
     match stage {
         _ if is_first => Stage::Queue,
         Stage::CipherWait | Stage::Cipher => Stage::CipherWait,
-        Stage::Queue | Stage::SubmitWait | Stage::Device | Stage::Completion => Stage::SubmitWait,
+        Stage::Throttle | Stage::Queue | Stage::SubmitWait | Stage::Device | Stage::Completion => {
+            Stage::SubmitWait
+        }
     }
 }
 

@@ -183,7 +183,9 @@ fn failed_request_is_not_in_the_table_and_its_place_is_free_again() {
 fn stages(from: u64, to: u64, spans: &[(Stage, u64, u64)]) -> [u64; 6] {
     let span = |&(stage, from, to): &_| Span { stage, from: Nanos(from), to: Nanos(to) };
     let mut spans: Vec<Span> = spans.iter().map(span).collect();
-    attribute(Nanos(from), Nanos(to), &mut spans)
+    let [throttle, stages @ ..] = attribute(Nanos(from), Nanos(to), &mut spans);
+    assert_eq!(throttle, 0);
+    stages
 }
 
 #[test]

@@ -27,6 +27,7 @@ use super::queue::{RETRY, Running, Setup, Shared, Signals, State, useful_bytes};
 use super::write_back::WriteBack;
 use crate::driver::Driver;
 use crate::memory::Budget;
+use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
 use crate::{log, memory, poll};
 
@@ -41,6 +42,7 @@ const NO_SIGNAL: &str = "a descriptor is neither an event, a pipe nor a Unix soc
 pub(crate) struct Device {
     pub(crate) volume: Arc<Volume>,
     pub(crate) priority: Priority,
+    pub(crate) throttle: Option<Arc<SharedThrottle>>,
     /// Number of queues, 1 to 256.
     pub(crate) queues: u16,
     /// Limit of a ring's size.
@@ -472,6 +474,7 @@ impl<'a> FrontEnd<'a> {
             name: name.clone(),
             volume: Arc::clone(&self.device.volume),
             priority: self.device.priority,
+            throttle: self.device.throttle.clone(),
             disk: self.disk,
             disk_name: self.device.name,
             memory: Arc::clone(&self.memory),

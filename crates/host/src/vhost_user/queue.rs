@@ -30,6 +30,7 @@ use super::virtqueue::{RingFault, Virtqueue};
 use super::write_back::WriteBack;
 use crate::driver::{Driver, SLOT_BYTES};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
+use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
 use crate::{log, poll};
 
@@ -49,12 +50,13 @@ const PIECES_UNIT_BYTES: usize = 256 << 10;
 pub(super) type Shared = Arc<OwnedFd>;
 
 /// All that a queue needs, for one run.
-// 14 fields: the front end, the volume and the queue each have a part.
+// 15 fields: the front end, the volume and the queue each have a part.
 pub(super) struct Setup {
     /// Name of the queue in a sentence.
     pub(super) name: String,
     pub(super) volume: Arc<Volume>,
     pub(super) priority: Priority,
+    pub(super) throttle: Option<Arc<SharedThrottle>>,
     pub(super) disk: Disk,
     /// Name of the disk in the guest.
     pub(super) disk_name: [u8; NAME_BYTES],
@@ -251,11 +253,12 @@ struct Means {
 
 impl Means {
     fn new(setup: &Setup) -> io::Result<Self> {
-        let Setup { volume, grant, priority, .. } = setup;
+        let Setup { volume, grant, priority, throttle, .. } = setup;
         let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
         let region = Arc::new(Region::new(layout.pieces_bytes)?);
         let world = vec![Arc::clone(&region)];
-        let driver = Driver::new(&volume.parts, layout.bounce_slots, world, *priority)?;
+        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, *priority)?;
+        driver.set_throttle(throttle.as_ref());
         Ok(Self { driver, region })
     }
 

@@ -197,6 +197,12 @@ impl Requests {
             ..InFlight::default()
         };
         let index = self.in_flight.insert(request);
+        if let Some(
+            Command::Read(_) | Command::Write(_) | Command::Discard(_) | Command::WriteZeroes(_),
+        ) = command
+        {
+            driver.count_request();
+        }
         match command {
             Some(Command::Read(_) | Command::Write(_)) => {
                 self.in_flight.at(index).is_feeding = true;

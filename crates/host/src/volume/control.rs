@@ -164,6 +164,11 @@ impl Volume {
         })
     }
 
+    /// Wakes the connections: the limits of their rate have changed.
+    pub fn limits_changed(&self) {
+        self.parts.gate.iter().for_each(|gate| gate.wake_all());
+    }
+
     /// Continues waiting bios. With `accept_loss`, flushes and writes work again after a failure;
     /// otherwise they continue to fail, and the failure is returned.
     ///

@@ -40,7 +40,7 @@ fn export(dir: &Path, name: &str) -> ServedExport {
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let volume = Volume::from_crypt(file, &params, &VolumeOptions::default()).unwrap();
     let volume = Arc::new(volume);
-    ServedExport { name: name.into(), volume, priority: Priority::default() }
+    ServedExport { name: name.into(), volume, priority: Priority::default(), throttle: None }
 }
 
 fn connect(socket: &Path) -> Guest {

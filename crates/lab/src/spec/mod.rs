@@ -39,7 +39,7 @@ use super::causes;
 use crate::Error;
 
 /// Keys of the world.
-const WORLD_KEYS: [&str; 10] = [
+const WORLD_KEYS: [&str; 11] = [
     "machine",
     "page_cache",
     "write_back",
@@ -48,6 +48,7 @@ const WORLD_KEYS: [&str; 10] = [
     "memory",
     "stack",
     "queue",
+    "limit",
     "device",
     "jobs",
 ];

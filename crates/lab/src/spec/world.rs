@@ -3,11 +3,13 @@
 //! Every key has a range, which is checked before any allocation, and a default, so that an
 //! experiment sets only the keys that matter. The name of a key contains its unit.
 
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use blockyard_engine::elevator::{ElevatorSpec, Generation};
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_engine::throttle;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Governor, Scheduler, Topology};
@@ -45,6 +47,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
     let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator) = queue(root, &topology, &device)?;
     let stack = null::stack(root, &queue, &device)?;
+    let limits = limits(root, &device)?;
     Ok(Config {
         topology,
         costs,
@@ -54,6 +57,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
         bio_sectors,
         sync_flags,
         housekeeping,
+        limits,
         mapped,
         stack,
         queue,
@@ -266,6 +270,24 @@ fn queue(
     };
     section.finish()?;
     Ok((read, elevator))
+}
+
+/// Reads the limits of the rate.
+fn limits(root: &mut Section<'_>, device: &DeviceConfig) -> Result<throttle::Limits, Error> {
+    let mut section = root.part("limit")?;
+    let iops = section.number("iops", 0..=1_000_000_000, 0u64)?;
+    let kib_per_s = section.number("kib_per_s", 0..=1 << 40, 0u64)?;
+    let burst_ms = section.number("burst_ms", 0..=HOUR_MS, 100u64)?;
+    let limits = throttle::Limits {
+        iops: NonZeroU64::new(iops),
+        bytes_per_s: NonZeroU64::new(kib_per_s * 1024),
+        burst: Nanos::from_ms(burst_ms),
+    };
+    if limits.is_some() && matches!(device, DeviceConfig::Null(_)) {
+        return Err(section.wrong("has no effect on a null device, which has queues of its own"));
+    }
+    section.finish()?;
+    Ok(limits)
 }
 
 #[derive(Clone, Copy)]

@@ -7,6 +7,7 @@ mod null;
 use blockyard_engine::bio::Sector;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
+use blockyard_engine::throttle::Limits;
 use blockyard_engine::time::Nanos;
 
 use crate::cache::CacheConfig;
@@ -22,7 +23,7 @@ pub use mapped::{Below, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
 
 /// A world, from the top down.
-// 15 fields: one for each layer that an experiment may set.
+// 16 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.
@@ -42,6 +43,8 @@ pub struct Config {
     pub sync_flags: bool,
     /// Other work of the CPUs, if any.
     pub housekeeping: Option<Housekeeping>,
+    /// Limits of the rate, in front of the crypt target or the queue.
+    pub limits: Limits,
     /// A crypt target above the queue.
     pub mapped: Option<MappedConfig>,
     /// A stacked queue on a null device.

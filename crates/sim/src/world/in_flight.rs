@@ -74,6 +74,11 @@ impl InFlights {
         }
     }
 
+    /// The thread that has submitted a bio.
+    pub(super) fn thread(&self, number: u64) -> u32 {
+        self.slots[number as usize].expect("the bio has not ended").thread
+    }
+
     /// Length of a bio.
     pub(super) fn bytes(&self, number: u64) -> u64 {
         self.slots[number as usize].map_or(0, |bio| bio.bytes)

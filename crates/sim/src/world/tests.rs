@@ -1,7 +1,10 @@
+use std::num::NonZeroU64;
+
 use blockyard_engine::bio::Op;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_engine::throttle;
 use blockyard_workload::fio;
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Returned};
@@ -87,6 +90,7 @@ pub(super) fn config(elevator: &str) -> Config {
         bio_sectors: 256,
         sync_flags: true,
         housekeeping: None,
+        limits: throttle::Limits::default(),
         mapped: None,
         stack: None,
         queue: QueueConfig {
@@ -507,6 +511,34 @@ fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
         job.submission.iodepth = iodepth;
     });
     fio::Fio::new(vec![job]).unwrap()
+}
+
+/// The readers below a limit of 2000 requests a second, on a device that could do 50 times that.
+#[test]
+fn limited_device_serves_the_burst_and_then_its_rate_and_keeps_every_request() {
+    for depth in [1, 8] {
+        let mut config = config("none");
+        config.fs = None;
+        config.device = flash(20 * US, 64);
+        config.queue.queue_depth = 64;
+        let free = {
+            let mut fio = readers(2, depth);
+            run(&config, &mut fio, ()).unwrap();
+            fio.results()[0].clones.iter().map(|clone| clone.read.ios).sum::<u64>()
+        };
+        config.limits = throttle::Limits {
+            iops: NonZeroU64::new(2_000),
+            burst: Nanos::from_ms(5),
+            ..throttle::Limits::default()
+        };
+        let mut fio = readers(2, depth);
+        run(&config, &mut fio, ()).unwrap();
+        let limited = fio.results()[0].clones.iter().map(|clone| clone.read.ios).sum::<u64>();
+        // 10 of the burst, 40 in 20 ms, one into debt. At the end some wait, or are in flight.
+        let most = 51 + 2 * u64::from(depth);
+        assert!((45..=most).contains(&limited), "depth {depth}: {limited}");
+        assert!(free > 10 * limited, "{free} without the limit");
+    }
 }
 
 /// A flash device with this time per command and number of channels.

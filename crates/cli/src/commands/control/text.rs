@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use blockyard::status::{Adaptive, KindRequests, Loss, Parts, Rings, Threads, VolumeStatus};
+use blockyard::status::{
+    Adaptive, ExportLimits, KindRequests, Loss, Parts, Rings, Threads, VolumeStatus,
+};
 use blockyard::{RequestKind, Status};
 
 use crate::failure::printable;
@@ -40,6 +42,7 @@ fn device(device: &VolumeStatus) -> String {
     if let Some(refused) = &device.refused_write {
         line("read-only:", &refused.to_string());
     }
+    device.limits.iter().for_each(|limits| line("limits:", &limited(limits)));
     device.table.iter().for_each(|value| line("table:", value));
     device.status.iter().for_each(|value| line("status:", value));
     device.pipelines.iter().for_each(|value| line("pipeline:", value));
@@ -94,6 +97,15 @@ fn decides(one: &Adaptive) -> String {
         human_size(one.part_bytes),
         us(one.hand_over_ns),
     )
+}
+
+fn limited(limits: &ExportLimits) -> String {
+    let iops = limits.iops.map(|iops| format!("{iops} requests/s"));
+    let bytes = limits.bytes_per_s.map(|bytes| format!("{}/s", human_size(bytes.get())));
+    let rates: Vec<String> = iops.into_iter().chain(bytes).collect();
+    let burst = human_time(limits.burst_ns as f64);
+    let names: Vec<String> = limits.exports.iter().map(|name| format!("{name:?}")).collect();
+    format!("{} for {}, burst {burst}", rates.join(" and "), names.join(", "))
 }
 
 fn asked(kind: &KindRequests) -> String {

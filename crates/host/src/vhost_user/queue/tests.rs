@@ -34,6 +34,7 @@ fn setup(memory: &OwnedFd, features: u64, kick: &Shared) -> Setup {
         name: String::new(),
         grant: Budget::new(1).grant(useful_bytes(&volume)),
         priority: Priority::default(),
+        throttle: None,
         disk: Disk {
             size_bytes: 4096,
             block_bytes: 512,

@@ -26,6 +26,11 @@ impl Bios {
         self.in_flight.bytes(user)
     }
 
+    /// The thread that has submitted a bio.
+    pub(super) fn owner(&self, user: u64) -> ThreadId {
+        ThreadId(self.in_flight.thread(user))
+    }
+
     /// Makes the bio of a thread and puts it in flight.
     pub(super) fn make(
         &mut self,

@@ -20,6 +20,10 @@ impl Devices {
         out: &Out,
     ) -> bool {
         let bio = self.bios.make(&machine.threads, by.cpu(), thread, out);
+        let now = machine.threads.now();
+        if self.throttled.as_mut().is_some_and(|throttled| !throttled.admits(now, &bio)) {
+            return false;
+        }
         if let Backend::Mapped(_) = self.backend {
             self.submit_mapped(machine, by, bio, thread);
             return false;

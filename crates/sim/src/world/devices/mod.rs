@@ -6,6 +6,7 @@
 //!                                ├─ mapped ─> crypt target ── its bios ──^
 //!                                └─ null ───> queues and device of its own
 //! ```
+//! A limit of the rate holds bios in front of the queue and the mapped device.
 //! A thread submits its bios in its turns ([`Devices::go`], [`Devices::proceed`]). An interrupt
 //! ends them. Ended bios go to [`super::files`], which wakes the waiting threads.
 
@@ -14,6 +15,7 @@ mod dm;
 mod interrupts;
 mod io;
 mod null;
+mod throttled;
 mod turns;
 
 use blockyard_engine::bio::{BlkStatus, Done};
@@ -25,6 +27,7 @@ use self::bios::Bios;
 use self::dm::Mapped;
 use self::interrupts::Submitters;
 use self::null::Null;
+use self::throttled::Throttled;
 use super::actions::{Action, Context, Step};
 use super::causes::Causes;
 use super::config::{Config, DeviceConfig};
@@ -52,6 +55,8 @@ enum Backend {
 /// The back end, the queue and the device.
 pub(super) struct Devices {
     backend: Backend,
+    /// `None` without a limit of the rate.
+    throttled: Option<Throttled>,
     /// Stays empty if the back end is a null device.
     block: BlockDevice<Box<dyn Device>>,
     bios: Bios,
@@ -94,6 +99,7 @@ impl Devices {
         };
         Self {
             backend,
+            throttled: Throttled::new(config.limits),
             block: BlockDevice::new(queue, &config.elevator, config.device.build()),
             bios: Bios::default(),
             submitters: Submitters::default(),
@@ -124,7 +130,9 @@ impl Devices {
             Backend::Null(null) => null.next_event(),
             Backend::Queue | Backend::Mapped(_) => None,
         };
-        earlier(earlier(self.block.next_event(), self.interrupts.next_at()), null)
+        let tokens = self.throttled.as_ref().and_then(Throttled::next_event);
+        let devices = earlier(null, tokens);
+        earlier(earlier(self.block.next_event(), self.interrupts.next_at()), devices)
     }
 
     /// Handles the first event that is due: of the device, an interrupt, or a null device.
@@ -136,6 +144,8 @@ impl Devices {
             self.interrupt_ends(machine);
         } else if let Backend::Null(null) = &mut self.backend {
             null.advance(machine);
+        } else {
+            self.start_throttled(machine);
         }
     }
 

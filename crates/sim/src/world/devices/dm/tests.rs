@@ -1,7 +1,10 @@
+use std::num::NonZeroU64;
+
 use blockyard_engine::dm::crypt::pipeline::{self, Choice};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::pages::{AllocatorSpec, Sizes};
+use blockyard_engine::throttle::Limits;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::fio;
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
@@ -322,6 +325,22 @@ fn writes_wait_for_a_request_and_go_on() {
     config.queue.nr_requests = 4;
     let outcome = outcome(&config, MIXED);
     assert!(outcome.causes.queue.parked > 100, "{:?}", outcome.causes.queue);
+}
+
+/// 160 writes of 64 KiB at 64 MiB/s, with and without a worker and a writing thread.
+#[test]
+fn limited_mapped_device_writes_at_its_rate() {
+    let load = Load { jobs: 2, each: 80, depth: 4, kib: 64, reads_percent: 0 };
+    for preset in ["inline", "E", "G"] {
+        let mut config = config(preset, "deadline", Below::Memory { ns_per_kib: 0 });
+        let free = outcome(&config, load).ended;
+        config.limits =
+            Limits { bytes_per_s: NonZeroU64::new(64 << 20), burst: Nanos(0), ..Limits::default() };
+        let limited = outcome(&config, load).ended;
+        let paid = Nanos(159 * 1_000_000_000 / 1024);
+        assert!(limited >= paid, "{preset}: {limited:?}");
+        assert!(limited < paid + free + free, "{preset}: {limited:?}, {free:?} without the limit");
+    }
 }
 
 /// One write at a time over memory: the end of each is paid once, by its length, and its submitter
