@@ -74,6 +74,22 @@ pub enum Error {
         /// The URI of the export.
         path: PathBuf,
     },
+    /// A volume cannot be mounted there, or a mount has failed.
+    #[error("{path}: {problem}", path = .path.display())]
+    Mount {
+        /// Mount point.
+        path: PathBuf,
+        /// Problem.
+        problem: String,
+    },
+    /// Programs use a mount that is to end.
+    #[error("{path}: programs use the mount: {problem}", path = .path.display())]
+    MountBusy {
+        /// Mount point.
+        path: PathBuf,
+        /// The answer of the system.
+        problem: String,
+    },
     /// A file cannot be read.
     #[error("cannot read {path}: {source}", path = .path.display())]
     File {
@@ -149,7 +165,7 @@ impl Error {
     pub fn is_busy(&self) -> bool {
         use blockyard_host::Error as Host;
         match self {
-            Self::Recorded | Self::WouldOverwrite { .. } => true,
+            Self::Recorded | Self::WouldOverwrite { .. } | Self::MountBusy { .. } => true,
             Self::Output(error) => error.is_busy(),
             Self::Format(error) => matches!(error, FormatError::WouldDestroy { .. }),
             Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),
@@ -159,6 +175,10 @@ impl Error {
 
     pub(crate) fn crypt(path: &Path, source: blockyard_crypt::Error) -> Self {
         Self::Crypt { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn mount(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Mount { path: path.to_owned(), problem: problem.into() }
     }
 
     pub(crate) fn options(path: &Path, problem: impl Into<String>) -> Self {

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::priority::Priority;
+use blockyard_host::calls::Calls;
 use blockyard_host::copy;
 use blockyard_host::file::DeviceFile;
 use blockyard_host::local::Client;
@@ -14,7 +15,6 @@ use blockyard_host::volume as host;
 use rustix::io::Errno;
 
 use crate::error::{contained, contained_with, defect};
-use crate::io::Calls;
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
 use crate::resize::{Resized, SizeFrom};

@@ -33,7 +33,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
-    load, man, repair, replay, resize, serve, table, tokens, top, trace,
+    load, man, mount, repair, replay, resize, serve, table, tokens, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Info(info::InfoArgs),
     Dump(Box<dump::DumpArgs>),
     Load(Box<load::LoadArgs>),
+    Mount(Box<mount::MountArgs>),
+    Umount(mount::UmountArgs),
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
     Key(Box<keyslots::KeyCommand>),
@@ -111,6 +113,8 @@ impl Command {
             Self::Info(args) => info::run(&args),
             Self::Dump(args) => dump::run(&args),
             Self::Load(args) => load::run(&args),
+            Self::Mount(args) => mount::run(&args),
+            Self::Umount(args) => mount::unmount(&args),
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Key(args) => keyslots::run(&args),

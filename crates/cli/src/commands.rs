@@ -15,6 +15,7 @@ pub(crate) mod keyslots;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod man;
+pub(crate) mod mount;
 pub(crate) mod repair;
 pub(crate) mod replay;
 #[cfg(feature = "lab")]

@@ -6,6 +6,7 @@
 //! resulting SQEs (`executor`).
 
 mod backend;
+pub mod calls;
 pub mod canary;
 mod completions;
 pub mod copy;
@@ -17,6 +18,7 @@ mod error;
 mod executor;
 pub mod file;
 mod file_op;
+pub mod fuse;
 mod fused;
 mod gate;
 pub mod keyring;

@@ -9,7 +9,8 @@ use std::process::Command;
 use blockyard_crypt::secret;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit, setsid, waitpid,
 };
 
 /// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
@@ -63,6 +64,100 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     // SAFETY: the descriptor was made just now, and nothing else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// This process after [`fork_to_background`].
+#[derive(Debug)]
+pub enum Forked {
+    /// The process that was started by the user; the other one does the work.
+    Waiter(Waiter),
+    /// The process that does the work.
+    Worker(Worker),
+}
+
+/// Waits for the working process.
+#[derive(Debug)]
+pub struct Waiter {
+    pid: Pid,
+    ready: OwnedFd,
+}
+
+/// The working process.
+#[derive(Debug)]
+pub struct Worker {
+    ready: OwnedFd,
+}
+
+/// Divides this process: one does the work, first in the foreground, where it can ask for a
+/// passphrase, then in the background; the other waits until then. The worker gets SIGTERM if the
+/// waiter ends before.
+///
+/// # Errors
+/// The process has other threads already, which the worker would lack, or the system has no more
+/// processes.
+pub fn fork_to_background() -> io::Result<Forked> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has several threads already"));
+    }
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: this is the only thread, as was checked, so that no lock is held by another one.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            Ok(Forked::Worker(Worker { ready: writer }))
+        }
+        pid => {
+            let pid = Pid::from_raw(pid).expect("fork returned a process");
+            Ok(Forked::Waiter(Waiter { pid, ready: reader }))
+        }
+    }
+}
+
+impl Waiter {
+    /// Waits until the worker is in the background or has ended; returns its exit code then.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn wait(self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let len = rustix::io::retry_on_intr(|| rustix::io::read(&self.ready, &mut byte))?;
+        if len > 0 {
+            return Ok(None);
+        }
+        let status = waitpid(Some(self.pid), WaitOptions::empty())?;
+        let code = status.and_then(|(_, status)| status.exit_status());
+        Ok(Some(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    }
+}
+
+impl Worker {
+    /// Leaves the terminal and its session, and ends the wait of the other process.
+    ///
+    /// # Errors
+    /// `/dev/null` is missing.
+    pub fn is_ready(self) -> io::Result<()> {
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+        set_parent_process_death_signal(None)?;
+        setsid()?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        rustix::io::write(&self.ready, b"r")?;
+        Ok(())
+    }
+}
+
+/// Lets a program end with SIGTERM when the thread that starts it ends, for example with a killed
+/// process.
+pub fn end_with_this_thread(command: &mut Command) {
+    // SAFETY: between fork and exec one system call is made, which allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            Ok(())
+        });
+    }
 }
 
 /// Locks later memory of keys and passphrases, and excludes it from core dumps.

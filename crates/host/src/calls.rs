@@ -8,8 +8,9 @@ use std::io;
 use std::ops::Range;
 
 use blockyard_engine::bio::{BlkStatus, Done, Op};
-use blockyard_host::local::{Bytes, Client, Part, Request};
 use rustix::io::Errno;
+
+use crate::local::{Bytes, Client, Part, Request};
 
 /// Length of a portion; together with its ciphertext it fits into L2.
 const PORTION_BYTES: u64 = 256 << 10;
@@ -19,7 +20,7 @@ const ZEROS_BYTES: u64 = 1 << 20;
 const IN_FLIGHT_MAX: usize = 16;
 
 /// Requests of one call.
-pub(crate) struct Calls<'a> {
+pub struct Calls<'a> {
     client: &'a mut Client,
     sector_bytes: u64,
     size_bytes: u64,
@@ -32,6 +33,12 @@ pub(crate) struct Calls<'a> {
 struct Destination<'a> {
     buffer: &'a mut [u8],
     offset_bytes: u64,
+}
+
+/// A caller that takes one read's bytes of this range.
+struct Taker<'a> {
+    range: Range<u64>,
+    take: &'a mut dyn FnMut(&[u8]),
 }
 
 /// A caller's data, and the volume offset of its first byte.
@@ -53,6 +60,18 @@ impl Bytes for Destination<'_> {
         let source = &bytes[(from - user) as usize..(to - user) as usize];
         let place = (from - self.offset_bytes) as usize;
         self.buffer[place..place + source.len()].copy_from_slice(source);
+    }
+}
+
+impl Bytes for Taker<'_> {
+    fn fill(&mut self, _: u64, _: &mut [u8]) {
+        unreachable!("a read has no data to write");
+    }
+
+    /// `user` is the offset of the read.
+    fn check(&mut self, user: u64, bytes: &[u8]) {
+        let place = (self.range.start - user) as usize..(self.range.end - user) as usize;
+        (self.take)(&bytes[place]);
     }
 }
 
@@ -89,12 +108,17 @@ impl Parts {
 }
 
 impl<'a> Calls<'a> {
-    pub(crate) fn new(client: &'a mut Client, sector_bytes: u32, size_bytes: u64) -> Self {
+    /// Requests of a client of a volume with these sectors and this length.
+    pub fn new(client: &'a mut Client, sector_bytes: u32, size_bytes: u64) -> Self {
         let sector_bytes = u64::from(sector_bytes);
         Self { client, sector_bytes, size_bytes, done: Vec::new(), status: BlkStatus::Ok }
     }
 
-    pub(crate) fn read(mut self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+    /// Fills the buffer from `offset_bytes` on. All ranges must be inside the volume.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub fn read(mut self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<()> {
         let end = offset_bytes + buffer.len() as u64;
         let start = offset_bytes / self.sector_bytes * self.sector_bytes;
         let end = end.next_multiple_of(self.sector_bytes).min(self.size_bytes);
@@ -105,7 +129,23 @@ impl<'a> Calls<'a> {
         self.end(&mut destination)
     }
 
-    pub(crate) fn write(mut self, data: &[u8], offset_bytes: u64) -> io::Result<()> {
+    /// Passes the bytes of a range of at most 1 MiB to `take`, out of the client's buffer.
+    ///
+    /// # Errors
+    /// The request failed: `take` was not called.
+    pub fn read_into(mut self, range: Range<u64>, take: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        let start = range.start / self.sector_bytes * self.sector_bytes;
+        let end = range.end.next_multiple_of(self.sector_bytes).min(self.size_bytes);
+        let mut destination = Taker { range, take };
+        self.submit(Op::Read, start..end, &mut destination);
+        self.end(&mut destination)
+    }
+
+    /// Writes the data from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// A request failed; a part may be written.
+    pub fn write(mut self, data: &[u8], offset_bytes: u64) -> io::Result<()> {
         let range = offset_bytes..offset_bytes + data.len() as u64;
         let parts = Parts::new(&range, self.sector_bytes, self.size_bytes);
         let mut origin = Origin { data, offset_bytes };
@@ -120,7 +160,11 @@ impl<'a> Calls<'a> {
         self.end(&mut origin)
     }
 
-    pub(crate) fn zero(mut self, range: &Range<u64>) -> io::Result<()> {
+    /// Makes the range read as zeroes.
+    ///
+    /// # Errors
+    /// See [`Calls::write`].
+    pub fn zero(mut self, range: &Range<u64>) -> io::Result<()> {
         let parts = Parts::new(range, self.sector_bytes, self.size_bytes);
         let mut nothing = Origin { data: &[], offset_bytes: 0 };
         for portion in portions(parts.whole, ZEROS_BYTES) {
@@ -133,7 +177,10 @@ impl<'a> Calls<'a> {
     }
 
     /// Discards the whole sectors in the range; the rest keeps its bytes, because TRIM is a hint.
-    pub(crate) fn discard(mut self, range: &Range<u64>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// See [`Calls::write`].
+    pub fn discard(mut self, range: &Range<u64>) -> io::Result<()> {
         let mut nothing = Origin { data: &[], offset_bytes: 0 };
         let whole = Parts::new(range, self.sector_bytes, self.size_bytes).whole;
         if !whole.is_empty() {
@@ -142,7 +189,11 @@ impl<'a> Calls<'a> {
         self.end(&mut nothing)
     }
 
-    pub(crate) fn flush(mut self) -> io::Result<()> {
+    /// Puts all ended writes on stable storage.
+    ///
+    /// # Errors
+    /// A device failed, now or before: acknowledged writes may be lost.
+    pub fn flush(mut self) -> io::Result<()> {
         let mut nothing = Origin { data: &[], offset_bytes: 0 };
         self.submit(Op::Flush, 0..0, &mut nothing);
         self.end(&mut nothing)

@@ -1,0 +1,373 @@
+//! A volume as a file, and as the files in it, by FUSE and without root.
+//!
+//! ```text
+//! mount_file:   TARGET is the plaintext as one file           (host/fuse)
+//! mount_files:  a private directory has that file; the driver of its file system, a program of its
+//!               own, mounts it on TARGET                      (filesystems.rs, driver.rs)
+//! Mounted::run: until the mount, the driver, a signal or `umount` ends it; then in order: driver,
+//!               file, flush                                   (door.rs, unmount.rs)
+//! ```
+
+mod door;
+mod driver;
+mod filesystems;
+mod places;
+mod unmount;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::partition::Table;
+use blockyard_crypt::source::{HeaderSource, SourceError};
+use blockyard_host::fuse::{self, FileOptions, LastUse, Mounts, Target};
+use blockyard_host::process::StopSignal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{getegid, geteuid};
+
+use crate::error::contained;
+use crate::{Error, Volume};
+
+use door::{Asker, Door};
+use driver::{Driver, Owner};
+use places::PrivateDirectory;
+
+pub use blockyard_host::fuse::LastUse as MountUse;
+pub use unmount::unmount;
+
+/// More threads gain nothing on any present machine by default.
+const THREADS_USUAL_MAX: usize = 8;
+
+/// Options of a mount.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Owner of the files; the default is the user of this process.
+    pub uid: Option<u32>,
+    /// Group of the files; the default is that of this process.
+    pub gid: Option<u32>,
+    /// Permissions that the files do not have; the default is 077: only the owner has access.
+    pub umask: Option<u32>,
+    /// Threads that serve the plaintext as a file.
+    pub threads: Option<NonZeroUsize>,
+    /// Name of the file in a directory, and in the list of mounts; the default is `volume`.
+    pub name: Option<String>,
+    /// Mounts this partition of the plaintext only: its number, UUID or name.
+    pub inner_partition: Option<String>,
+}
+
+/// A mounted volume. Dropping it ends the mount as [`Mounted::end`] does.
+pub struct Mounted {
+    /// `None` after the end.
+    parts: Option<Parts>,
+    place: PathBuf,
+    shown: String,
+}
+
+struct Parts {
+    door: Door,
+    driver: Option<Driver>,
+    file: fuse::FileMount,
+    /// The directory of the file below a driver. The last part to go.
+    private: Option<PrivateDirectory>,
+}
+
+/// The reason of an end.
+enum Cause {
+    Signal,
+    /// A program asks for it, or for the end even if the mount is in use.
+    Asked(Asker),
+    /// The driver has ended, or the file was unmounted.
+    PartEnded,
+}
+
+impl Volume {
+    /// Mounts the plaintext as one file: in an empty directory, or over a regular file, which may
+    /// be the image of the volume. Only this user has access, unless the options say otherwise.
+    ///
+    /// # Errors
+    /// The target is unsuitable, FUSE is not available, or there is no such partition.
+    pub fn mount_file(&self, target: &Path, options: &MountOptions) -> Result<Mounted, Error> {
+        contained(|| {
+            let target = Target::check(target)?;
+            let place = target.path().to_path_buf();
+            let file = self.file_mount(target, options, self.range_of(options)?, false)?;
+            let shown = file.path().display().to_string();
+            match Door::open(&place) {
+                Ok(door) => {
+                    let parts = Parts { door, driver: None, file, private: None };
+                    Ok(Mounted::new(parts, place, shown))
+                }
+                Err(error) => {
+                    // Nothing was written yet.
+                    let _ = file.end();
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Mounts the files in the volume on an empty directory, by the driver of their file system. A
+    /// signal of `stop` ends the wait for the driver. The driver ends with the calling thread.
+    ///
+    /// # Errors
+    /// See [`Volume::mount_file`]; or the file system is unknown, its driver is missing or fails, or
+    /// it has no such option.
+    pub fn mount_files(
+        &self,
+        directory: &Path,
+        options: &MountOptions,
+        stop: &StopSignal,
+    ) -> Result<Mounted, Error> {
+        contained(|| {
+            let target = match Target::check(directory)? {
+                Target::Directory(path) => path,
+                Target::File(path) => {
+                    let problem = "the files of a volume need a directory; to mount the plaintext \
+                                   as one file over this one, use `as_file`";
+                    return Err(Error::mount(&path, problem));
+                }
+            };
+            let range = self.range_of(options)?;
+            let part = Part { volume: self, range: range.clone() };
+            let system = filesystems::detect(&part).ok_or_else(|| unknown(&target, &part))?;
+            let program = system.find_program(&target)?;
+            let owner = Owner { uid: options.uid, gid: options.gid, umask: options.umask };
+            driver::check_owner(system, &target, owner)?;
+            places::sweep();
+            let private = PrivateDirectory::new(&target)?;
+            let below = Target::check(&private.volume())?;
+            let for_root = system.runs_as_root(&program);
+            let own = MountOptions { uid: None, gid: None, umask: None, ..options.clone() };
+            let file = self.file_mount(below, &own, range, for_root).map_err(|error| {
+                if for_root { needs_others(&target, &program, &error) } else { error }
+            })?;
+            let order = driver::Order {
+                system,
+                program: &program,
+                file: &file.path(),
+                directory: &target,
+                said: &private.said(),
+                read_only: self.is_read_only(),
+                owner,
+            };
+            match driven(&order, stop) {
+                Ok((driver, door)) => {
+                    let shown =
+                        format!("{} ({} by {})", target.display(), system.name, driver.name());
+                    let parts = Parts { door, driver: Some(driver), file, private: Some(private) };
+                    Ok(Mounted::new(parts, target, shown))
+                }
+                Err(error) => {
+                    // The error of the driver says more.
+                    let _ = file.end();
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn file_mount(
+        &self,
+        target: Target,
+        options: &MountOptions,
+        range: Range<u64>,
+        for_root: bool,
+    ) -> Result<fuse::FileMount, Error> {
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        let (uid, gid) = (options.uid.unwrap_or(own.0), options.gid.unwrap_or(own.1));
+        let umask = options.umask.unwrap_or(0o077);
+        let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = options.threads.map_or(cpus.min(THREADS_USUAL_MAX), NonZeroUsize::get);
+        let options = FileOptions {
+            name: options.name.clone().unwrap_or_else(|| "volume".into()),
+            uid,
+            gid,
+            umask,
+            threads,
+            range,
+            others: for_root || (uid, gid) != own || umask & 0o077 != 0o077,
+        };
+        Ok(fuse::FileMount::new(&self.shared().host, target, &options)?)
+    }
+
+    /// The bytes of the partition that the options name.
+    fn range_of(&self, options: &MountOptions) -> Result<Range<u64>, Error> {
+        let whole = 0..self.len();
+        let Some(name) = &options.inner_partition else { return Ok(whole) };
+        let wrong = |problem: String| Error::options(Path::new("inner_partition"), problem);
+        let part = Part { volume: self, range: whole };
+        match Table::read(&part).map_err(|error| wrong(error.to_string()))? {
+            None => Err(wrong("the plaintext has no partition table".into())),
+            Some(table) => {
+                let found = table.find(name).map_err(|error| wrong(error.to_string()))?;
+                Ok(found.bytes.clone())
+            }
+        }
+    }
+}
+
+/// A part of the plaintext, for looking at its start.
+struct Part<'a> {
+    volume: &'a Volume,
+    range: Range<u64>,
+}
+
+impl HeaderSource for Part<'_> {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        Ok(self.volume.read_exact_at(buf, self.range.start + offset_bytes)?)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// No known file system: says what else is there.
+fn unknown(target: &Path, part: &Part<'_>) -> Error {
+    let table = Table::read(part).ok().flatten();
+    let Some(table) = table.filter(|table| !table.partitions.is_empty()) else {
+        let problem = "the plaintext has no known file system; `--as-file` mounts it as one file";
+        return Error::mount(target, problem);
+    };
+    let numbers: Vec<_> = table.partitions.iter().map(|one| one.number.to_string()).collect();
+    let problem = format!(
+        "the plaintext is a disk with partitions: {}; choose one with `inner_partition`",
+        numbers.join(", ")
+    );
+    Error::mount(target, problem)
+}
+
+/// Starts the driver, and listens.
+fn driven(order: &driver::Order<'_>, stop: &StopSignal) -> Result<(Driver, Door), Error> {
+    let driver = Driver::start(order, stop)?;
+    match Door::open(order.directory) {
+        Ok(door) => Ok((driver, door)),
+        Err(error) => {
+            let _ = driver.end(order.directory);
+            Err(error)
+        }
+    }
+}
+
+/// The plaintext cannot be shown to a driver that runs as root.
+fn needs_others(target: &Path, program: &Path, error: &Error) -> Error {
+    let problem = format!(
+        "the driver {} runs as root, and root may read a mount of this user only if /etc/fuse.conf \
+         has the line `user_allow_other` ({error})",
+        program.display()
+    );
+    Error::mount(target, problem)
+}
+
+impl Mounted {
+    fn new(parts: Parts, place: PathBuf, shown: String) -> Self {
+        Self { parts: Some(parts), place, shown }
+    }
+
+    /// The mount point.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Waits until the mount is ended: by the signal, by [`unmount`], by another program that
+    /// unmounts it, or by the death of its driver. Ends the rest in order then.
+    ///
+    /// # Errors
+    /// The flush failed, now or before: acknowledged writes may be lost. Or the driver failed.
+    pub fn run(mut self, stop: &StopSignal) -> Result<LastUse, Error> {
+        contained(|| {
+            let parts = self.parts.as_ref().expect("it has not ended");
+            let cause = parts.wait(stop, &self.place)?;
+            if matches!(cause, Cause::Signal) {
+                // Another signal ends the process at once.
+                stop.restore_default();
+            }
+            let outcome = self.finish();
+            if let Cause::Asked(asker) = cause {
+                asker.tell(&outcome);
+            }
+            outcome
+        })
+    }
+
+    /// Ends the mount: unmounts it, even if programs use it, and flushes the volume.
+    ///
+    /// # Errors
+    /// See [`Mounted::run`].
+    pub fn end(mut self) -> Result<LastUse, Error> {
+        contained(|| self.finish())
+    }
+
+    fn finish(&mut self) -> Result<LastUse, Error> {
+        let Some(Parts { door, driver, file, private }) = self.parts.take() else {
+            return Ok(LastUse::Closed);
+        };
+        // A later umount must find no door to a mount that is about to go.
+        drop(door);
+        let driven = driver.map_or(Ok(()), |driver| driver.end(&self.place));
+        let served = file.end();
+        drop(private);
+        let last_use = served?;
+        driven?;
+        Ok(last_use)
+    }
+}
+
+impl Parts {
+    fn wait(&self, stop: &StopSignal, place: &Path) -> Result<Cause, Error> {
+        let wrong = |error: rustix::io::Errno| Error::mount(place, error.to_string());
+        loop {
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.file.ended(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.door.as_fd(), PollFlags::IN),
+            ];
+            let driver = self.driver.as_ref().map(Driver::as_fd);
+            fds.extend(driver.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(wrong(errno)),
+            }
+            let is_ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if is_ready[0] {
+                return Ok(Cause::Signal);
+            }
+            if is_ready[1] || is_ready.get(3) == Some(&true) {
+                return Ok(Cause::PartEnded);
+            }
+            if is_ready[2]
+                && let Some(asker) = self.door.asker(place)
+            {
+                return Ok(Cause::Asked(asker));
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+impl fmt::Display for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The topmost mount at a canonical path.
+fn mount_at(place: &Path) -> Result<Option<fuse::Mount>, Error> {
+    let mount = Mounts::open().and_then(|mut mounts| mounts.at(place));
+    mount.map_err(|error| Error::file(Path::new("/proc/thread-self/mountinfo"), error))
+}

@@ -1,0 +1,122 @@
+//! Files of a mount outside of it, in a folder that only this user may enter.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/blockyard/
+//!   mount-0:45       socket of the process that serves the mount with this device number
+//!   volume-AbC123/   private directory of a mount with a driver; locked while its process lives
+//!     volume/        the mounted plaintext
+//!     said           output of the driver
+//!     target         the mount point of the driver
+//! ```
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use blockyard_host::fuse;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+
+use crate::Error;
+
+/// Start of the names of private directories.
+const PRIVATE: &str = "volume-";
+
+/// The folder, which is created if it is missing.
+pub(super) fn folder() -> Result<PathBuf, Error> {
+    let uid = geteuid().as_raw();
+    let of_session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usual = if uid == 0 { "/run".into() } else { PathBuf::from(format!("/run/user/{uid}")) };
+    let is_own = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == uid);
+    let folder = match of_session.into_iter().chain([usual]).find(is_own) {
+        Some(runtime) => runtime.join("blockyard"),
+        None => std::env::temp_dir().join(format!("blockyard-{uid}")),
+    };
+    let failed = |error| Error::file(&folder, error);
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&folder).map_err(failed)?;
+    if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
+        return Ok(folder);
+    }
+    let problem = "this must be a directory that only you can enter (mode 0700); remove it, or set \
+                   XDG_RUNTIME_DIR to a directory of yours";
+    Err(Error::mount(&folder, problem))
+}
+
+/// The private directory of a mount with a driver. The drop removes it.
+#[derive(Debug)]
+pub(super) struct PrivateDirectory {
+    path: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+}
+
+impl PrivateDirectory {
+    pub(super) fn new(target: &Path) -> Result<Self, Error> {
+        let folder = folder()?;
+        let failed = |error| Error::file(&folder, error);
+        let made = tempfile::Builder::new().prefix(PRIVATE).tempdir_in(&folder).map_err(failed)?;
+        let lock = File::open(made.path()).map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+        let private = Self { path: made.keep(), _lock: lock };
+        fs::write(private.path.join("target"), target.as_os_str().as_bytes()).map_err(failed)?;
+        fs::create_dir(private.volume()).map_err(failed)?;
+        Ok(private)
+    }
+
+    /// Mount point of the plaintext.
+    pub(super) fn volume(&self) -> PathBuf {
+        self.path.join("volume")
+    }
+
+    /// File with the output of the driver.
+    pub(super) fn said(&self) -> PathBuf {
+        self.path.join("said")
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Removes a private directory whose mount is gone. Each name is known, so that nothing below a
+/// mount can be meant.
+fn remove(path: &Path) {
+    for file in ["said", "target"] {
+        let _ = fs::remove_file(path.join(file));
+    }
+    let _ = fs::remove_dir(path.join("volume"));
+    let _ = fs::remove_dir(path);
+}
+
+/// Removes what processes have left behind that were killed; returns the mount points of their
+/// drivers.
+pub(super) fn sweep() -> Vec<PathBuf> {
+    let entries = folder().ok().and_then(|folder| fs::read_dir(folder).ok());
+    let entries = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_private = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_bytes().starts_with(PRIVATE.as_bytes()))
+    };
+    let mut targets = Vec::new();
+    for path in entries.filter(is_private) {
+        let Ok(lock) = File::open(&path) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        if let Ok(target) = fs::read(path.join("target")) {
+            targets.push(PathBuf::from(OsStr::from_bytes(&target)));
+        }
+        // Without a mount there is nothing to do.
+        let _ = fuse::unmount(&path.join("volume"), true);
+        remove(&path);
+    }
+    targets
+}

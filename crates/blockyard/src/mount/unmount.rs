@@ -1,0 +1,55 @@
+//! Ends a mount of another process.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use blockyard_host::fuse::{self, LastUse, is_disconnected};
+
+use super::{door, mount_at, places};
+use crate::Error;
+use crate::error::contained;
+
+/// Unmounts a volume and returns when its process has flushed it. `lazy` unmounts even if programs
+/// use the mount. A mount whose process was killed is removed.
+///
+/// # Errors
+/// Nothing is mounted there, or not by Blockyard; programs use it ([`Error::MountBusy`]); or the
+/// flush failed.
+pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
+    contained(|| {
+        let place = canonical(place).map_err(|error| Error::file(place, error))?;
+        let Some(mount) = mount_at(&place)? else {
+            // The driver of a killed process has unmounted it, but the plaintext may remain.
+            return match places::sweep().contains(&place) {
+                true => Ok(LastUse::Closed),
+                false => Err(Error::mount(&place, "nothing is mounted here")),
+            };
+        };
+        if let Some(last_use) = door::ask(&place, &mount.device, lazy)? {
+            return Ok(last_use);
+        }
+        let was_driven = places::sweep().contains(&place);
+        if !mount.is_ours() && !was_driven {
+            let problem = format!(
+                "this mount ({}) is not Blockyard's; `fusermount3 -u` or `umount` ends it",
+                mount.kind
+            );
+            return Err(Error::mount(&place, problem));
+        }
+        fuse::unmount(&place, true)?;
+        Ok(LastUse::Closed)
+    })
+}
+
+/// The canonical path, also of a mount whose process has ended.
+fn canonical(place: &Path) -> io::Result<PathBuf> {
+    match place.canonicalize() {
+        Err(error) if is_disconnected(&error) => {
+            let absolute = std::path::absolute(place)?;
+            let folder = absolute.parent().unwrap_or(Path::new("/")).canonicalize()?;
+            Ok(folder.join(absolute.file_name().unwrap_or(OsStr::new(""))))
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,144 @@
+//! Mounting and unmounting by `fusermount3`, which an ordinary user may do.
+//!
+//! The crate `fuser` can mount too, but its drop unmounts whatever is at the path by then.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::mount::UnmountFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+
+use super::{FileOptions, SOURCE, Target};
+use crate::Error;
+
+/// The program, and its package on Debian.
+const PROGRAM: &str = "fusermount3";
+
+/// Checks that this machine has FUSE.
+///
+/// # Errors
+/// `/dev/fuse` is missing or refused.
+pub fn check_machine() -> Result<(), Error> {
+    let device = Path::new("/dev/fuse");
+    match OpenOptions::new().read(true).write(true).open(device) {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound) || is_no_device(&error) => {
+            Err(Error::parameter(
+                device.display(),
+                "the device is missing, and a mount needs FUSE: `modprobe fuse` loads it; a \
+                 container needs the device (--device /dev/fuse --cap-add SYS_ADMIN)",
+            ))
+        }
+        Err(error) => Err(Error::parameter(
+            device.display(),
+            format!("{error}: this user may not use FUSE; its usual mode is 0666"),
+        )),
+    }
+}
+
+fn is_no_device(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}
+
+/// Mounts; returns the channel to the kernel.
+pub(super) fn mount(
+    target: &Target,
+    options: &FileOptions,
+    read_only: bool,
+) -> Result<OwnedFd, Error> {
+    let place = target.path();
+    check_machine()?;
+    let failed = |error: io::Error| Error::io(place, "mount a volume", error);
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| failed(errno.into()))?;
+    let access = if read_only { "ro" } else { "rw" };
+    let others = if options.others { ",allow_other" } else { "" };
+    let words = format!(
+        "{access},nosuid,nodev,default_permissions,subtype=blockyard,fsname={SOURCE}{}{others}",
+        plain_name(&options.name)
+    );
+    // Its standard input is the socket, so that no other program inherits it.
+    let output = Command::new(PROGRAM)
+        .env("_FUSE_COMMFD", "0")
+        .args(["-o", &words, "--"])
+        .arg(place)
+        .stdin(Stdio::from(theirs))
+        .output()
+        .map_err(|error| not_started(place, error))?;
+    if !output.status.success() {
+        return Err(refused(place, &output));
+    }
+    receive(&ours).map_err(failed)
+}
+
+/// Receives the descriptor that `fusermount3` has sent.
+fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut received = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let channel = received.find_map(|mut descriptors| descriptors.next());
+    channel.ok_or_else(|| io::Error::other("fusermount3 sent no channel"))
+}
+
+/// The name without characters that have a meaning in mount options or in the list of mounts.
+fn plain_name(name: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' };
+    name.chars().map(plain).collect()
+}
+
+/// Unmounts. A lazy unmount succeeds while programs use the mount.
+///
+/// # Errors
+/// Nothing is mounted there, it belongs to another user, or it is in use.
+pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    match rustix::mount::unmount(place, flags) {
+        Ok(()) => return Ok(()),
+        // `fusermount3` unmounts what its user has mounted.
+        Err(rustix::io::Errno::PERM) => {}
+        Err(errno) => return Err(Error::io(place, "unmount it", errno)),
+    }
+    let output = Command::new(PROGRAM)
+        .args(if lazy { &["-u", "-z", "--"][..] } else { &["-u", "--"] })
+        .arg(place)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| not_started(place, error))?;
+    if output.status.success() { Ok(()) } else { Err(refused(place, &output)) }
+}
+
+fn not_started(place: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::parameter(
+            place.display(),
+            "the program fusermount3 is missing; it is in the package fuse3",
+        ),
+        _ => Error::io(place, "start fusermount3", error),
+    }
+}
+
+/// What `fusermount3` has said.
+fn refused(place: &Path, output: &Output) -> Error {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or("it said nothing");
+    let said = said.strip_prefix("fusermount3: ").unwrap_or(said).trim_end();
+    let remedy = if said.contains("user_allow_other") {
+        "; an owner, group or mode that gives other users access needs it"
+    } else {
+        ""
+    };
+    Error::parameter(place.display(), format!("fusermount3 refused: {said}{remedy}"))
+}
