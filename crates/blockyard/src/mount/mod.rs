@@ -140,9 +140,9 @@ impl Volume {
             let below = Target::check(&private.volume())?;
             let for_root = system.runs_as_root(&program);
             let own = MountOptions { uid: None, gid: None, umask: None, ..options.clone() };
-            let file = self.file_mount(below, &own, range, for_root).map_err(|error| {
-                if for_root { needs_others(&target, &program, &error) } else { error }
-            })?;
+            let file = self
+                .file_mount(below, &own, range, for_root)
+                .map_err(|error| if for_root { needs_others(&target, &program) } else { error })?;
             let order = driver::Order {
                 system,
                 program: &program,
@@ -252,10 +252,10 @@ fn driven(order: &driver::Order<'_>, stop: &StopSignal) -> Result<(Driver, Door)
 }
 
 /// The plaintext cannot be shown to a driver that runs as root.
-fn needs_others(target: &Path, program: &Path, error: &Error) -> Error {
+fn needs_others(target: &Path, program: &Path) -> Error {
     let problem = format!(
         "the driver {} runs as root, and root may read a mount of this user only if /etc/fuse.conf \
-         has the line `user_allow_other` ({error})",
+         has the line `user_allow_other`, which root can add",
         program.display()
     );
     Error::mount(target, problem)
@@ -282,6 +282,7 @@ impl Mounted {
             let parts = self.parts.as_ref().expect("it has not ended");
             let cause = parts.wait(stop, &self.place)?;
             if matches!(cause, Cause::Signal) {
+                stop.take();
                 // Another signal ends the process at once.
                 stop.restore_default();
             }

@@ -37,7 +37,11 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
             );
             return Err(Error::mount(&place, problem));
         }
-        fuse::unmount(&place, true)?;
+        let unmounted = fuse::unmount(&place, true);
+        // The driver of a killed process unmounts too, perhaps at this moment.
+        if mount_at(&place)?.is_some() {
+            unmounted?;
+        }
         Ok(LastUse::Closed)
     })
 }

@@ -136,7 +136,7 @@ fn refused(place: &Path, output: &Output) -> Error {
     let said = said.lines().next().unwrap_or("it said nothing");
     let said = said.strip_prefix("fusermount3: ").unwrap_or(said).trim_end();
     let remedy = if said.contains("user_allow_other") {
-        "; an owner, group or mode that gives other users access needs it"
+        "; a file that other users may read or write needs it, by its owner, group or mode"
     } else {
         ""
     };

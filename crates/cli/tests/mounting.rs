@@ -1,0 +1,445 @@
+//! Mounts by FUSE as an ordinary user: the plaintext as a file, the files in it, and every end.
+//!
+//! Root runs the commands as nobody. Where this machine refuses FUSE, a test says so and ends.
+
+mod lab;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::chown;
+use std::process::{Child, Command, Output, Stdio};
+
+use lab::{Lab, SMALL, noise, one_error, text};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+/// The user `nobody`, who owns nothing.
+const NOBODY: u32 = 65534;
+const IMAGE_BYTES: u64 = 16 << 20;
+/// Start of the plaintext in the image.
+const HEADER_BYTES: u64 = 512 << 10;
+
+/// A folder of an ordinary user, with a place for runtime files.
+struct Home {
+    lab: Lab,
+}
+
+impl Home {
+    fn new() -> Self {
+        let home = Self { lab: Lab::new() };
+        for folder in ["run", "dir"] {
+            fs::create_dir(home.lab.path(folder)).unwrap();
+        }
+        home.give();
+        home
+    }
+
+    /// Gives all files in the folder to the user.
+    fn give(&self) {
+        if !geteuid().is_root() {
+            return;
+        }
+        let give = |path| chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        fs::read_dir(self.lab.path("")).unwrap().for_each(|entry| give(entry.unwrap().path()));
+        give(self.lab.path(""));
+    }
+
+    /// The command as the user.
+    fn command(&self, program: &str) -> Command {
+        let mut command = if geteuid().is_root() {
+            let id = NOBODY.to_string();
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", &id, "--regid", &id, "--clear-groups", program]);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.current_dir(self.lab.path("")).env("XDG_RUNTIME_DIR", self.lab.path("run"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn blockyard(&self, words: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_blockyard"));
+        command.args(words);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.blockyard(words).output().unwrap()
+    }
+
+    fn ok(&self, words: &[&str]) {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    }
+
+    fn refused(&self, words: &[&str], code: i32) -> String {
+        one_error(&self.run(words), code)
+    }
+
+    /// The output of a script that must succeed.
+    fn sh(&self, script: &str) -> String {
+        let output = self.command("sh").args(["-ec", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Whether a script fails, and its errors.
+    fn sh_fails(&self, script: &str) -> String {
+        let output = self.command("sh").args(["-ec", script]).output().unwrap();
+        assert!(!output.status.success(), "{script}");
+        text(&output.stderr)
+    }
+
+    /// Mounts in the background; false where this machine refuses FUSE.
+    fn mount(&self, words: &[&str]) -> bool {
+        let output = self.run(&[&["mount"][..], words, &["-d", "pass"]].concat());
+        let said = text(&output.stderr);
+        if output.status.success() {
+            assert!(said.starts_with("mounted "), "{said}");
+            return true;
+        }
+        assert!(said.contains("/dev/fuse") || said.contains("fusermount3"), "{said}");
+        println!("skipped, because this machine refuses FUSE: {said}");
+        false
+    }
+
+    /// Mounts in the foreground; `None` where this machine refuses FUSE.
+    fn foreground(&self, words: &[&str]) -> Option<Foreground> {
+        if !self.mount(words) {
+            return None;
+        }
+        self.ok(&["umount", words[1]]);
+        let mut command = self.blockyard(&["mount", "-f", "-d", "pass"]);
+        let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.starts_with("mounted "), "{line}");
+        Some(Foreground { child, said })
+    }
+
+    /// A volume whose plaintext begins with these bytes.
+    fn volume(&self, name: &str, plaintext: &[u8]) {
+        let size = IMAGE_BYTES.to_string();
+        let mut words = vec!["format", name, "--size", &size, "--key-file", "pass"];
+        words.extend(SMALL);
+        self.lab.ok(&words);
+        self.lab.write("plain", plaintext);
+        self.lab.ok(&["load", name, "-d", "pass", "-i", "plain", "--allow-short"]);
+        self.give();
+    }
+
+    /// A volume with a file system that a program makes in the file `plain`; false without the
+    /// program.
+    fn file_system(&self, name: &str, program: &str, words: &[&str]) -> bool {
+        let plain = self.lab.path("plain");
+        fs::File::create(&plain).unwrap().set_len(IMAGE_BYTES - HEADER_BYTES).unwrap();
+        let mut command = Command::new(program);
+        command.current_dir(self.lab.path("")).args(words).stdout(Stdio::null());
+        let Ok(status) = command.status() else {
+            println!("skipped: {program} is missing");
+            return false;
+        };
+        assert!(status.success(), "{program}");
+        let bytes = fs::read(&plain).unwrap();
+        self.volume(name, &bytes);
+        true
+    }
+
+    fn ext4(&self) -> bool {
+        self.file_system("vol", "mke2fs", &["-q", "-t", "ext4", "plain"]) && has("fuse2fs")
+    }
+
+    /// Mounts and files that are left in the folder.
+    fn leftovers(&self) -> Vec<String> {
+        let folder = self.lab.path("").display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = mounts.lines().filter(|line| line.contains(folder.trim_end_matches('/')));
+        let files = fs::read_dir(self.lab.path("run/blockyard")).into_iter().flatten();
+        let files = files.map(|entry| entry.unwrap().path().display().to_string());
+        mounts.map(str::to_owned).chain(files).collect()
+    }
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let found = found.is_ok_and(|output| output.status.success());
+    if !found {
+        println!("skipped: {program} is missing");
+    }
+    found
+}
+
+/// A mount in the foreground, which is killed at the end of a failed test.
+struct Foreground {
+    child: Child,
+    said: BufReader<std::process::ChildStderr>,
+}
+
+impl Foreground {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// The driver.
+    fn child_pid(&self) -> Pid {
+        let pid = self.pid().as_raw_nonzero();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        Pid::from_raw(children.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+    }
+
+    /// Waits for the end; returns the exit code and the rest of the output.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut self.said, &mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn plaintext_is_a_file_that_an_ordinary_user_reads_and_writes() {
+    let home = Home::new();
+    home.volume("vol.img", &noise(1 << 20, 1));
+    if !home.mount(&["vol.img", "dir", "--as-file"]) {
+        return;
+    }
+    assert_eq!(home.sh("stat -c '%a %s' dir/vol"), format!("600 {}\n", IMAGE_BYTES - HEADER_BYTES));
+    home.sh("cmp -n 1048576 plain dir/vol");
+    home.sh("printf changed | dd of=dir/vol bs=1 seek=1000 conv=notrunc,fsync status=none");
+    let busy = home.refused(&["serve", "vol.img", "-d", "pass", "--socket", "s"], 5);
+    assert!(busy.contains("in use"), "{busy}");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+    home.lab.ok(&["dump", "vol.img", "-d", "pass", "-o", "out"]);
+    assert_eq!(home.lab.read("out")[1000..1007], *b"changed");
+    let gone = home.refused(&["umount", "dir"], 1);
+    assert!(gone.contains("nothing is mounted"), "{gone}");
+}
+
+#[test]
+fn plaintext_is_mounted_over_its_own_image() {
+    let home = Home::new();
+    home.volume("vol.img", b"the plaintext");
+    if !home.mount(&["vol.img", "vol.img", "--as-file", "--read-only"]) {
+        return;
+    }
+    assert_eq!(home.sh("head -c 13 vol.img"), "the plaintext");
+    home.sh_fails("printf x | dd of=vol.img conv=notrunc status=none");
+    home.ok(&["umount", "vol.img"]);
+    assert_eq!(home.sh("head -c 4 vol.img"), "LUKS");
+}
+
+#[test]
+fn ext4_is_mounted_edited_unmounted_and_sound() {
+    let home = Home::new();
+    if !home.ext4() || !home.mount(&["vol", "dir"]) {
+        return;
+    }
+    home.sh(
+        "mkdir dir/new; cp plain dir/new/copy; mv dir/new/copy dir/new/moved; echo hi > dir/hi",
+    );
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+    assert!(home.mount(&["vol", "dir", "--as-file"]));
+    home.sh("PATH=$PATH:/sbin:/usr/sbin; e2fsck -fn dir/vol");
+    home.ok(&["umount", "dir"]);
+    assert!(home.mount(&["vol", "dir", "-r"]));
+    assert_eq!(home.sh("cat dir/hi; cmp plain dir/new/moved"), "hi\n");
+    home.sh_fails("touch dir/other");
+    // Also the usual command ends all parts; the next one waits for that.
+    home.sh("fusermount3 -u dir");
+    let ended = home.run(&["mount", "vol", "dir", "-d", "pass"]);
+    if ended.status.success() {
+        home.ok(&["umount", "dir"]);
+    } else {
+        assert_eq!(ended.status.code(), Some(5), "{}", text(&ended.stderr));
+    }
+}
+
+#[test]
+fn squashfs_is_mounted_and_read() {
+    let home = Home::new();
+    fs::create_dir(home.lab.path("tree")).unwrap();
+    home.lab.write("tree/file", noise(100_000, 3));
+    let words = ["tree", "plain", "-quiet", "-noappend", "-no-progress"];
+    let made = home.file_system("vol", "mksquashfs", &words) && has("squashfuse");
+    if !made || !home.mount(&["vol", "dir"]) {
+        return;
+    }
+    home.sh("cmp dir/file tree/file");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn partition_inside_the_volume_is_chosen_by_its_number() {
+    let home = Home::new();
+    let mut disk = noise(8 << 20, 4);
+    disk[..512].fill(0);
+    // One partition of Linux: 4 MiB from 2 MiB on.
+    disk[446..462].copy_from_slice(&[0, 0, 2, 0, 0x83, 0, 2, 0, 0, 16, 0, 0, 0, 32, 0, 0]);
+    disk[510..512].copy_from_slice(b"\x55\xaa");
+    home.volume("vol", &disk);
+    if !home.mount(&["vol", "dir", "--as-file", "--inner-partition", "1", "--name", "part"]) {
+        return;
+    }
+    assert_eq!(home.sh("stat -c %s dir/part"), format!("{}\n", 4 << 20));
+    home.sh("tail -c +2097153 plain | head -c 4194304 | cmp - dir/part");
+    home.ok(&["umount", "dir"]);
+    let choose = home.refused(&["mount", "vol", "dir", "-d", "pass"], 1);
+    assert!(choose.contains("partitions: 1; choose one with --inner-partition"), "{choose}");
+    let words = ["mount", "vol", "dir", "-d", "pass", "--inner-partition", "7"];
+    let missing = home.refused(&words, 1);
+    assert!(missing.contains("\"7\""), "{missing}");
+}
+
+#[test]
+fn mount_of_a_killed_process_is_named_and_removed() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    let Some(mount) = home.foreground(&["vol", "dir", "--as-file"]) else { return };
+    kill_process(mount.pid(), Signal::KILL).unwrap();
+    mount.end();
+    home.sh_fails("ls dir");
+    let stale = home.refused(&["mount", "vol", "dir", "--as-file", "-d", "pass"], 1);
+    assert!(stale.contains("`blockyard umount dir` removes it"), "{stale}");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+    assert!(home.mount(&["vol", "dir", "--as-file"]));
+    home.ok(&["umount", "dir"]);
+}
+
+#[test]
+fn death_of_either_process_ends_the_other_and_leaves_nothing() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let driver = mount.child_pid();
+    kill_process(driver, Signal::KILL).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the driver fuse2fs was ended by signal 9"), "{said}");
+    assert_eq!(home.leftovers(), [""; 0]);
+
+    let mount = home.foreground(&["vol", "dir"]).unwrap();
+    let driver =
+        rustix::process::pidfd_open(mount.child_pid(), rustix::process::PidfdFlags::empty())
+            .unwrap();
+    kill_process(mount.pid(), Signal::KILL).unwrap();
+    mount.end();
+    let mut ended = [rustix::event::PollFd::new(&driver, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut ended, None).unwrap();
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn mount_in_use_is_kept_unless_its_end_is_forced() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    let Some(mount) = home.foreground(&["vol", "dir", "--as-file"]) else { return };
+    let user = |script: &str| {
+        let mut command = home.command("sh");
+        command.args(["-c", &format!("exec 7<dir/vol; echo open; {script}")]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "open\n");
+        (child, out)
+    };
+    let (mut reader, mut out) = user("read go; head -c 5 <&7 2>&1");
+    let busy = home.refused(&["umount", "dir"], 5);
+    assert!(busy.contains("--lazy"), "{busy}");
+    let forced = home.run(&["umount", "dir", "--lazy"]);
+    assert!(forced.status.success() && text(&forced.stderr).contains("still have the volume open"));
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+    drop(reader.stdin.take());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(!line.starts_with("plain"), "the volume is closed: {line}");
+    reader.wait().unwrap();
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn signal_ends_a_mount_with_open_files_in_order() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    home.sh("echo kept > dir/file");
+    let mut command = home.command("sh");
+    command.args(["-c", "exec 7<dir/file; echo open; read go"]);
+    let mut user = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(user.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+    drop(user.stdin.take());
+    user.wait().unwrap();
+    assert_eq!(home.leftovers(), [""; 0]);
+    assert!(home.mount(&["vol", "dir"]));
+    assert_eq!(home.sh("cat dir/file"), "kept\n");
+    home.ok(&["umount", "dir"]);
+}
+
+#[test]
+fn bad_targets_and_keys_are_one_error_of_the_caller() {
+    let home = Home::new();
+    home.volume("vol", b"no file system");
+    home.lab.write("wrong", "wrong");
+    home.give();
+    home.sh("mkfifo fifo; mkdir full; touch full/file");
+    for (words, code, part) in [
+        (&["mount", "vol", "fifo", "--as-file", "-d", "pass"][..], 1, "a FIFO"),
+        (&["mount", "vol", "full", "--as-file", "-d", "pass"], 1, "not empty"),
+        (&["mount", "vol", "nowhere", "--as-file", "-d", "pass"], 1, "nowhere"),
+        (&["mount", "vol", "full/file", "-d", "pass"], 1, "--as-file"),
+        (&["mount", "vol", "dir", "-d", "pass"], 1, "no known file system"),
+        (&["mount", "vol", "dir", "--as-file", "-d", "wrong"], 2, "passphrase"),
+        (&["mount", "vol", "dir", "--as-file", "-d", "pass", "--name", "a/b"], 1, "--name"),
+        (&["umount", "full"], 1, "nothing is mounted"),
+        (&["umount", "/proc"], 1, "not Blockyard's"),
+    ] {
+        let output = home.run(words);
+        let said = text(&output.stderr);
+        if said.contains("/dev/fuse") {
+            println!("skipped: {said}");
+            return;
+        }
+        let said = one_error(&output, code);
+        assert!(said.contains(part), "{words:?}: {said}");
+    }
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn missing_driver_is_named_with_its_package_and_fat_with_its_problem() {
+    let home = Home::new();
+    let mut btrfs = vec![0; 70_000];
+    btrfs[65_600..65_608].copy_from_slice(b"_BHRfS_M");
+    let mut fat = vec![0; 4096];
+    fat[82..90].copy_from_slice(b"FAT32   ");
+    for (plaintext, part) in [(btrfs, "in the package lklfuse"), (fat, "fusefat loses files")] {
+        home.volume("vol", &plaintext);
+        let output =
+            home.blockyard(&["mount", "vol", "dir", "-d", "pass"]).env("PATH", "/bin").output();
+        let said = text(&output.unwrap().stderr);
+        assert!(said.contains(part) || said.contains("/dev/fuse"), "{said}");
+        fs::remove_file(home.lab.path("vol")).unwrap();
+    }
+}
