@@ -84,6 +84,7 @@ const CAMPAIGNS: &[(&str, Lane, &str)] = &[
     ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 1200"),
     ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 1200"),
     ("vhost-user", Lane::Crates, "test --vhost-user"),
+    ("fuse", Lane::Crates, "test --fuse"),
     ("powercut", Lane::Binary, "powercut --full"),
     ("keys", Lane::Binary, "keys"),
     ("interop", Lane::Binary, "interop --seconds 60 --rounds 50 --key-rounds 200"),

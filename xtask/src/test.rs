@@ -10,9 +10,16 @@ use std::path::Path;
 const OUTSIDE: &[&str] = &["examples/elevator"];
 
 /// Tests with a count of rounds, which `BLOCKYARD_SOAK` raises: package and name.
-const CAMPAIGNS: &[(&str, &str)] = &[
+type Campaign = [(&'static str, &'static str)];
+
+const VHOST_USER: &Campaign = &[
     ("blockyard-cli", "requests_in_flight_at_a_kill_are_done_by_the_next_server"),
     ("blockyard-host", "random_tables_are_fetched_or_refused_and_no_buffer_is_outside_of_memory"),
+];
+
+const FUSE: &Campaign = &[
+    ("blockyard-host", "random_calls_leave_the_same_bytes_as_in_memory_and_in_the_next_mount"),
+    ("blockyard-host", "threads_that_write_neighbours_in_a_sector_lose_nothing"),
 ];
 
 /// Selection.
@@ -22,11 +29,17 @@ pub(crate) struct Args {
     /// the server for each way of access, and a million descriptor tables.
     #[arg(long)]
     vhost_user: bool,
+    /// Only the random calls on the file of a FUSE mount, with the counts of `soak`: a million for
+    /// each thread, with a new seed.
+    #[arg(long)]
+    fuse: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.vhost_user {
-        return CAMPAIGNS.iter().try_for_each(|(package, test)| {
+    if args.vhost_user || args.fuse {
+        let vhost_user = if args.vhost_user { VHOST_USER } else { &[] };
+        let fuse = if args.fuse { FUSE } else { &[] };
+        return vhost_user.iter().chain(fuse).try_for_each(|(package, test)| {
             let mut command = tools::cargo();
             command.env("BLOCKYARD_SOAK", "1").args(["test", "--locked", "--package", package]);
             tools::show(command.arg(test))

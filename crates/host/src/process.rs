@@ -149,12 +149,15 @@ impl Worker {
 }
 
 /// Lets a program end with SIGTERM when the thread that starts it ends, for example with a killed
-/// process.
+/// process. The program gets signals that [`StopSignal`] keeps from this process.
 pub fn end_with_this_thread(command: &mut Command) {
-    // SAFETY: between fork and exec one system call is made, which allocates nothing.
+    let unblocked = set_of(&[]);
+    // SAFETY: between fork and exec two system calls are made, which allocate nothing; the set is
+    // initialised.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::TERM))?;
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const unblocked, std::ptr::null_mut());
             Ok(())
         });
     }

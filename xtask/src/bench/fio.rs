@@ -54,7 +54,8 @@ impl Job {
         self.seen(&job)
     }
 
-    fn seen(&self, job: &Value) -> Result<FioResult> {
+    /// The figures in fio's JSON of this job.
+    pub(crate) fn seen(&self, job: &Value) -> Result<FioResult> {
         ensure!(job["error"] == 0, "fio error {}", job["error"]);
         let side = &job[if self.rw.contains("read") { "read" } else { "write" }];
         let number = |value: &Value| value.as_f64().context("a number is missing in fio's JSON");

@@ -5,6 +5,7 @@ mod elevators;
 mod engine;
 pub(crate) mod fio;
 mod floor;
+mod fuse;
 mod generator;
 mod machine;
 mod nbd;
@@ -34,6 +35,8 @@ enum What {
     /// A LUKS1 image as the disk of a virtual machine: blockyard and QEMU over vhost-user,
     /// blockyard over NBD, and the bare cipher, with one client.
     Vhost(vhost::Args),
+    /// The plaintext of a LUKS1 volume as a file: blockyard, nbdfuse above blockyard, and QEMU.
+    Fuse(fuse::Args),
     /// Three clients on one encrypted disk under every elevator and under the kernel's schedulers.
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
@@ -72,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Nbd(args) => nbd::run(args),
         What::Vhost(args) => vhost::run(args),
+        What::Fuse(args) => fuse::run(args),
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(args) => engine::run(args),
@@ -91,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     vhost::run(&vhost::Args::smoke())?;
+    fuse::run(&fuse::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;

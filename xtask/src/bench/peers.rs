@@ -27,8 +27,8 @@ pub(crate) const BEFORE: &str = "blockyard, before";
 
 /// The images of one benchmark, all in memory.
 pub(crate) struct Images {
-    luks1: PathBuf,
-    before: PathBuf,
+    pub(crate) luks1: PathBuf,
+    pub(crate) before: PathBuf,
     luks2: PathBuf,
     pub(crate) plain: PathBuf,
 }
@@ -190,7 +190,7 @@ fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
 }
 
 /// QEMU with an encrypted disk that nothing exports yet.
-fn qemu_disk(image: &str, pass: &str) -> Command {
+pub(crate) fn qemu_disk(image: &str, pass: &str) -> Command {
     let mut qemu = tools::daemon("qemu-storage-daemon");
     qemu.args(["--object", &format!("secret,id=pass,file={pass}")]);
     // Several servers have this image open at once; only one of them works at a time.
