@@ -35,8 +35,8 @@
 //!    neither dropping the volume nor the end of the program.
 //! 5. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
-//! 6. [`Volume::mount_file`] and [`Volume::mount_files`] mount a volume by FUSE, as one file or as the
-//!    files in it, until [`Mounted::run`](mount::Mounted::run) returns.
+//! 6. [`Volume::mount_file`] and [`Volume::mount_files`] mount a volume by FUSE, as one file or as
+//!    the files in it, until [`Mounted::run`](mount::Mounted::run) returns.
 //! 7. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
 //! 8. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
 //! 9. [`mod@tune`] finds the best settings for a volume and a workload, by measuring.

@@ -43,7 +43,7 @@ use crate::failure::{EXIT_CODES, Failure};
 ///
 /// Blockyard opens LUKS1, LUKS2, plain dm-crypt, VeraCrypt, TrueCrypt and BitLocker volumes in user
 /// space. It serves their plaintext as network block devices (NBD) and as disks of virtual machines
-/// (vhost-user-blk). It needs no root, no kernel module and no device node.
+/// (vhost-user-blk), and mounts it by FUSE. It needs no root, no kernel module and no block device.
 #[derive(Parser, Debug)]
 #[command(
     name = "blockyard",

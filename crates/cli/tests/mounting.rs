@@ -254,9 +254,8 @@ fn ext4_is_mounted_edited_unmounted_and_sound() {
     if !home.ext4() || !home.mount(&["vol", "dir"]) {
         return;
     }
-    home.sh(
-        "mkdir dir/new; head -c 3000000 plain > dir/new/copy; mv dir/new/copy dir/new/moved; echo hi > dir/hi",
-    );
+    home.sh("mkdir dir/new; head -c 3000000 plain > dir/new/copy; echo hi > dir/hi");
+    home.sh("mv dir/new/copy dir/new/moved");
     home.ok(&["umount", "dir"]);
     assert_eq!(home.leftovers(), [""; 0]);
     assert!(home.mount(&["vol", "dir", "--as-file"]));
@@ -273,6 +272,27 @@ fn ext4_is_mounted_edited_unmounted_and_sound() {
     } else {
         assert_eq!(ended.status.code(), Some(5), "{}", text(&ended.stderr));
     }
+}
+
+/// ntfs-3g runs as root, which may read a mount of this user only if the system permits it.
+#[test]
+fn ntfs_is_mounted_for_its_user_only_or_the_missing_permission_is_named() {
+    let home = Home::new();
+    let made = home.file_system("vol", "mkntfs", &["-q", "-F", "plain"]) && has("ntfs-3g");
+    if !made {
+        return;
+    }
+    let output = home.run(&["mount", "vol", "dir", "-d", "pass"]);
+    if !output.status.success() {
+        let said = one_error(&output, 1);
+        assert!(said.contains("user_allow_other") || said.contains("/dev/fuse"), "{said}");
+        assert_eq!(home.leftovers(), [""; 0]);
+        return;
+    }
+    home.sh("echo hi > dir/file");
+    assert_eq!(home.sh("stat -c %a dir/file; cat dir/file"), "700\nhi\n");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
 }
 
 #[test]

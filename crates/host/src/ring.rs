@@ -45,17 +45,16 @@ pub(crate) struct Ring<T: Copy> {
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// A ring for this thread and these files, with room for at least `depth` operations.
+    /// A ring for one thread at a time and these files, with room for at least `depth` operations.
     ///
     /// # Errors
     /// The system has no rings, or no memory for one.
     pub(crate) fn new(depth: u32, files: Vec<RawFd>) -> io::Result<Self> {
         let entries = depth.max(ENTRIES_MIN);
         let usual: Builder = IoUring::builder();
-        // Linux 6.0; the alternatives are for older kernels.
-        let fast = usual.clone().setup_single_issuer().setup_coop_taskrun().clone();
-        let ring = restricted(&fast, entries)
-            .or_else(|_| restricted(usual.clone().setup_coop_taskrun(), entries))
+        // Linux 5.19; the alternative is for older kernels. No single issuer: a client may go from
+        // one thread to another.
+        let ring = restricted(usual.clone().setup_coop_taskrun(), entries)
             .or_else(|_| restricted(&usual, entries));
         let (ring, is_restricted) = or_unrestricted(ring, || usual.build(entries))?;
         if !files.is_empty() {
@@ -308,6 +307,39 @@ mod tests {
         let answers = answers.into_iter().map(|(user, result)| (user, status(result)));
         let answers: Vec<_> = answers.collect();
         assert_eq!(answers, [(0, BlkStatus::Ok), (2, BlkStatus::IoError)]);
+    }
+
+    #[test]
+    fn ring_goes_from_one_thread_to_another() {
+        let file = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = Ring::new(1, vec![file.as_raw_fd()]) else { return };
+        file.write_all_at(b"abcd", 0).unwrap();
+        for user in 0..2u32 {
+            let fd = file.as_raw_fd();
+            let used = std::thread::spawn(move || {
+                let mut bytes = [0u8; 4];
+                let kind = FileOpKind::Read { offset_bytes: 0 };
+                let memory = [iovec(bytes.as_mut_ptr(), 4)];
+                // SAFETY: the array outlives the operation, whose end the thread awaits.
+                unsafe { ring.push(FileOp { user, fd, kind }, &memory) };
+                ring.submit();
+                let mut answers = Vec::new();
+                // A refused submission would be repeated for ever.
+                for _ in 0..100 {
+                    if ring.in_flight() > 0 {
+                        ring.wait();
+                        ring.take(&mut answers);
+                    }
+                }
+                if ring.in_flight() > 0 {
+                    std::mem::forget(ring);
+                    panic!("thread {user} cannot submit");
+                }
+                assert_eq!((&bytes, answers.len()), (b"abcd", 1));
+                ring
+            });
+            ring = used.join().unwrap();
+        }
     }
 
     /// The kernel's reply to an entry that the server never makes.

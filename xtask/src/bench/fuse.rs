@@ -1,5 +1,5 @@
-//! `cargo x bench fuse`: the plaintext of one LUKS1 volume as a file, shown by blockyard, by nbdfuse
-//! above a blockyard server, and by QEMU; the same client, rounds interleaved.
+//! `cargo x bench fuse`: the plaintext of one LUKS1 volume as a file, shown by blockyard, by
+//! nbdfuse above a blockyard server, and by QEMU; the same client, rounds interleaved.
 //!
 //! I/O is direct, so that the page cache answers for no server. No request is longer than 1 MiB:
 //! QEMU's FUSE export damages longer ones.

@@ -1,7 +1,7 @@
 //! The socket by which `umount` asks a serving process to end, and learns the outcome.
 //!
-//! The request is one byte. The answer is a line: `ok`, `in use`, `busy TEXT` (the mount goes on) or
-//! `error TEXT`.
+//! The request is one byte. The answer is a line: `ok`, `in use`, `busy TEXT` (the mount goes on)
+//! or `error TEXT`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -32,17 +32,12 @@ pub(super) struct Door {
 /// A program that waits for the end of the mount.
 pub(super) struct Asker(UnixStream);
 
-/// The socket of the mount with this device number.
-fn path_of(device: &str) -> Result<PathBuf, Error> {
-    Ok(places::folder()?.join(format!("mount-{device}")))
-}
-
 impl Door {
     /// Listens for the mount at a canonical path.
     pub(super) fn open(place: &Path) -> Result<Self, Error> {
         let mount = mount_at(place)?;
         let mount = mount.ok_or_else(|| Error::mount(place, "the mount has gone already"))?;
-        let path = path_of(&mount.device)?;
+        let path = places::socket(&mount.device)?;
         // The number was that of an earlier mount.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| Error::file(&path, error))?;
@@ -98,7 +93,7 @@ fn answer(mut stream: &UnixStream, text: &str) {
 
 /// Asks the process that serves the mount with this device number; `None` if there is none.
 pub(super) fn ask(place: &Path, device: &str, lazy: bool) -> Result<Option<LastUse>, Error> {
-    let path = path_of(device)?;
+    let path = places::socket(device)?;
     let failed = |error: io::Error| Error::file(&path, error);
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,

@@ -11,7 +11,7 @@ use blockyard_host::fuse::{self, Mounts};
 use blockyard_host::process::{StopSignal, end_with_this_thread};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal};
 
 use super::filesystems::{DriverProgram, FileSystem};
 use super::mount_at;
@@ -210,8 +210,14 @@ fn options(program: &DriverProgram, order: &Order<'_>) -> Vec<String> {
     let fixed = program.options.iter().chain(of_user).map(|&word| word.to_owned());
     let access = order.read_only.then(|| "ro".to_owned());
     let Owner { uid, gid, umask } = order.owner;
-    let uid = uid.map(|uid| format!("uid={uid}"));
-    let gid = gid.map(|gid| format!("gid={gid}"));
-    let umask = umask.map(|umask| format!("umask={umask:o}"));
-    fixed.chain(access).chain(uid).chain(gid).chain(umask).collect()
+    // Without these, ntfs-3g gives access to all users of the machine.
+    let owner = program.takes_owner.then(|| {
+        format!(
+            "uid={},gid={},umask={:o}",
+            uid.unwrap_or_else(|| geteuid().as_raw()),
+            gid.unwrap_or_else(|| getegid().as_raw()),
+            umask.unwrap_or(0o077)
+        )
+    });
+    fixed.chain(access).chain(owner).collect()
 }

@@ -112,8 +112,8 @@ impl Volume {
     /// signal of `stop` ends the wait for the driver. The driver ends with the calling thread.
     ///
     /// # Errors
-    /// See [`Volume::mount_file`]; or the file system is unknown, its driver is missing or fails, or
-    /// it has no such option.
+    /// See [`Volume::mount_file`]; or the file system is unknown, its driver is missing or fails,
+    /// or it has no such option.
     pub fn mount_files(
         &self,
         directory: &Path,
@@ -176,7 +176,8 @@ impl Volume {
         for_root: bool,
     ) -> Result<fuse::FileMount, Error> {
         let own = (geteuid().as_raw(), getegid().as_raw());
-        let (uid, gid) = (options.uid.unwrap_or(own.0), options.gid.unwrap_or(own.1));
+        let uid = options.uid.unwrap_or(own.0);
+        let gid = options.gid.unwrap_or(own.1);
         let umask = options.umask.unwrap_or(0o077);
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = options.threads.map_or(cpus.min(THREADS_USUAL_MAX), NonZeroUsize::get);

@@ -14,6 +14,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use blockyard_host::fuse;
@@ -24,6 +25,8 @@ use crate::Error;
 
 /// Start of the names of private directories.
 const PRIVATE: &str = "volume-";
+/// Start of the names of sockets.
+const SOCKET: &str = "mount-";
 
 /// The folder, which is created if it is missing.
 pub(super) fn folder() -> Result<PathBuf, Error> {
@@ -47,6 +50,11 @@ pub(super) fn folder() -> Result<PathBuf, Error> {
     let problem = "this must be a directory that only you can enter (mode 0700); remove it, or set \
                    XDG_RUNTIME_DIR to a directory of yours";
     Err(Error::mount(&folder, problem))
+}
+
+/// The socket of the mount with this device number.
+pub(super) fn socket(device: &str) -> Result<PathBuf, Error> {
+    Ok(folder()?.join(format!("{SOCKET}{device}")))
 }
 
 /// The private directory of a mount with a driver. The drop removes it.
@@ -101,22 +109,31 @@ fn remove(path: &Path) {
 /// drivers.
 pub(super) fn sweep() -> Vec<PathBuf> {
     let entries = folder().ok().and_then(|folder| fs::read_dir(folder).ok());
-    let entries = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_private = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.as_bytes().starts_with(PRIVATE.as_bytes()))
-    };
     let mut targets = Vec::new();
-    for path in entries.filter(is_private) {
-        let Ok(lock) = File::open(&path) else { continue };
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
+    for path in entries.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(PRIVATE) {
+            targets.extend(remove_abandoned(&path));
+        } else if name.starts_with(SOCKET) && is_deaf(&path) {
+            let _ = fs::remove_file(&path);
         }
-        if let Ok(target) = fs::read(path.join("target")) {
-            targets.push(PathBuf::from(OsStr::from_bytes(&target)));
-        }
-        // Without a mount there is nothing to do.
-        let _ = fuse::unmount(&path.join("volume"), true);
-        remove(&path);
     }
     targets
+}
+
+/// Removes the private directory of a process that has ended; returns its mount point.
+fn remove_abandoned(path: &Path) -> Option<PathBuf> {
+    let lock = File::open(path).ok()?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let target = fs::read(path.join("target")).ok();
+    // Without a mount there is nothing to do.
+    let _ = fuse::unmount(&path.join("volume"), true);
+    remove(path);
+    target.map(|target| PathBuf::from(OsStr::from_bytes(&target)))
+}
+
+/// Whether no process listens at a socket.
+fn is_deaf(path: &Path) -> bool {
+    let refusal = UnixStream::connect(path).err().map(|error| error.kind());
+    refusal == Some(io::ErrorKind::ConnectionRefused)
 }

@@ -21,10 +21,10 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
         let place = canonical(place).map_err(|error| Error::file(place, error))?;
         let Some(mount) = mount_at(&place)? else {
             // The driver of a killed process has unmounted it, but the plaintext may remain.
-            return match places::sweep().contains(&place) {
-                true => Ok(LastUse::Closed),
-                false => Err(Error::mount(&place, "nothing is mounted here")),
-            };
+            if places::sweep().contains(&place) {
+                return Ok(LastUse::Closed);
+            }
+            return Err(Error::mount(&place, "nothing is mounted here"));
         };
         if let Some(last_use) = door::ask(&place, &mount.device, lazy)? {
             return Ok(last_use);

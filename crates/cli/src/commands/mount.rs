@@ -24,9 +24,9 @@ use crate::size::human_size;
 
 /// Mount a volume by FUSE, without root: the files in it, or the plaintext as one file
 ///
-/// The driver of the file system is a program of its own, such as fuse2fs; docs/mount.md lists them.
-/// The command returns when the mount is there. `blockyard umount`, `fusermount3 -u` and SIGTERM end
-/// the mount and flush the volume.
+/// The driver of the file system is a program of its own, such as fuse2fs; docs/mount.md lists
+/// them. The command returns when the mount is there. `blockyard umount`, `fusermount3 -u` and
+/// SIGTERM end the mount and flush the volume.
 // 12 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(
@@ -66,7 +66,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "GID")]
     gid: Option<u32>,
 
-    /// Permissions that the files do not have, in octal [default with --as-file: 077]
+    /// Permissions that the files do not have, in octal [default: 077]
     #[arg(long, value_name = "MODE", value_parser = parse_umask)]
     umask: Option<u32>,
 

@@ -258,10 +258,8 @@ impl Filesystem for VolumeFile {
         }
         let is_synchronous = flags.0 & libc::O_DSYNC != 0;
         let outcome = self.pool.run(|calls| calls.write(&data[..len], range.start));
-        let outcome = outcome.and_then(|()| match is_synchronous {
-            true => self.flush_volume(),
-            false => Ok(()),
-        });
+        let outcome =
+            outcome.and_then(|()| if is_synchronous { self.flush_volume() } else { Ok(()) });
         match outcome {
             Ok(()) => reply.written(len as u32),
             Err(error) => reply.error(errno(error)),

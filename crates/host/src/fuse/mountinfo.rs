@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn mount_with_spaces_and_optional_fields_is_read() {
-        let line =
-            b"36 35 0:45 / /mnt/my\\040disk rw,nosuid shared:1 master:2 - fuse.blockyard blockyard:a rw";
+        let line = b"36 35 0:45 / /mnt/my\\040disk rw,nosuid shared:1 master:2 - \
+                     fuse.blockyard blockyard:a rw";
         let mount = parsed(line).unwrap();
         assert_eq!(mount.point, Path::new("/mnt/my disk"));
         assert_eq!((mount.device.as_str(), mount.source.as_str()), ("0:45", "blockyard:a"));

@@ -27,12 +27,15 @@ impl Target {
     /// regular file; or a mount at the path has lost its server.
     pub fn check(path: &Path) -> Result<Self, Error> {
         let wrong = |problem: String| Error::parameter(path.display(), problem);
-        let failed = |error: io::Error| match is_disconnected(&error) {
-            true => wrong(format!(
-                "the program that served this mount has ended; `blockyard umount {}` removes it",
-                path.display()
-            )),
-            false => Error::io(path, "use it as a mount point", error),
+        let failed = |error: io::Error| {
+            if is_disconnected(&error) {
+                return wrong(format!(
+                    "the program that served this mount has ended; `blockyard umount {}` removes \
+                     it",
+                    path.display()
+                ));
+            }
+            Error::io(path, "use it as a mount point", error)
         };
         let status = fs::metadata(path).map_err(failed)?;
         let canonical = path.canonicalize().map_err(failed)?;
