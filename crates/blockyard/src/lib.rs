@@ -41,7 +41,7 @@
 //! 8. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
 //! 9. [`mod@tune`] finds the best settings for a volume and a workload, by measuring.
 //! 10. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
-//!    headers.
+//!     headers.
 //!
 //! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
 //! into the program, except out of [`client::Client`], whose methods list their panics.
