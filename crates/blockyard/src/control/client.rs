@@ -152,8 +152,8 @@ impl Control {
         self.ask(format!("resize {}\n", name(export)?).as_bytes())
     }
 
-    /// Changes the limits of the rate of an export, for requests that have not started. Exports of a
-    /// group have the new ones too.
+    /// Changes the limits of the rate of an export, for requests that have not started. Exports of
+    /// a group have the new ones too.
     ///
     /// # Errors
     /// The server does not answer or refuses.
