@@ -88,6 +88,7 @@ pub mod size;
 mod sparse;
 pub mod status;
 pub mod text;
+pub mod tls;
 pub mod traces;
 pub mod tune;
 mod volume;

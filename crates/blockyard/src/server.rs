@@ -11,13 +11,16 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::throttle::Limits;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
-use blockyard_host::server::{Answer, DeviceOptions, ServedExport, ServerOptions, SocketAccess};
+use blockyard_host::server::{
+    Answer, DeviceOptions, ServedExport, ServerOptions, ServerTls, SocketAccess,
+};
 use blockyard_host::throttle::SharedThrottle;
 
 use crate::control::Devices;
 use crate::error::{contained, contained_with};
 use crate::output::InUse;
 use crate::rate::RateLimits;
+use crate::tls::{Credentials, ServerPolicy, Tls};
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
 
@@ -44,6 +47,7 @@ pub struct Server {
     options: ServerOptions,
     doors: Vec<Door>,
     in_use: InUse,
+    tls: Option<ServerTls>,
 }
 
 struct Export {
@@ -132,7 +136,7 @@ impl Server {
         self.door(Door::Unix(path.into()))
     }
 
-    /// Listens on a TCP address. The connection is not encrypted.
+    /// Listens on a TCP address. Without [`Server::tls`] the connection is not encrypted.
     #[must_use]
     pub fn tcp(self, address: SocketAddr) -> Self {
         self.door(Door::Tcp(vec![address]))
@@ -194,6 +198,20 @@ impl Server {
     #[must_use]
     pub fn metrics_tcp(self, address: SocketAddr) -> Self {
         self.door(Door::MetricsTcp(address))
+    }
+
+    /// Offers or requires TLS on all NBD sockets, with the certificates of a directory.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the key does not belong to the certificate.
+    pub fn tls(
+        mut self,
+        mode: Tls,
+        credentials: &Credentials,
+        policy: ServerPolicy,
+    ) -> Result<Self, Error> {
+        self.tls = Some(ServerTls { mode, config: credentials.server(policy)? });
+        Ok(self)
     }
 
     /// Files that no trace may overwrite, in addition to those of the volumes.
@@ -269,7 +287,10 @@ impl Server {
             let throttle = Some(throttle).filter(|of| is_controlled || of.limits().is_some());
             ServedExport { name, volume, priority, throttle }
         });
-        let server = host::Server::new(served.collect(), self.options)?;
+        let mut server = host::Server::new(served.collect(), self.options)?;
+        if let Some(tls) = self.tls {
+            server.use_tls(tls);
+        }
         let addresses = Vec::new();
         let metrics = Vec::new();
         let mut listening = Listening { server, names, addresses, metrics, targets };

@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
+//! tls_certificates = "pki"               # with TLS; or: insecure = true
 //! threads = 4                            # cipher workers of each volume
 //! socket_group = "kvm"                   # who may connect: or socket_mode, socket_owner
 //! pid_file = "/run/blockyard/disks.pid"
@@ -49,6 +50,7 @@ use serde::Deserialize;
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
 use crate::commands::serve::sockets::{AccessArgs, is_private, parse_mode};
+use crate::commands::serve::tls::{TlsArgs, TlsMode};
 use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
@@ -71,6 +73,8 @@ pub(crate) struct Config {
     pub(crate) socket: Option<PathBuf>,
     /// TCP address to listen on.
     pub(crate) listen: Option<String>,
+    /// TLS of both.
+    pub(crate) tls: TlsArgs,
     /// Cipher workers of each volume.
     pub(crate) threads: Option<u16>,
     /// Limit of connections.
@@ -122,6 +126,13 @@ pub(crate) struct ExportSpec {
 struct ConfigText {
     socket: Option<PathBuf>,
     listen: Option<String>,
+    tls: Option<TlsMode>,
+    tls_certificates: Option<PathBuf>,
+    #[serde(default)]
+    tls_verify_peer: bool,
+    tls_authz: Option<String>,
+    #[serde(default)]
+    insecure: bool,
     threads: Option<u16>,
     max_connections: Option<u16>,
     socket_mode: Option<String>,
@@ -286,9 +297,21 @@ impl Config {
             .socket
             .map(|socket| if is_private(&socket) { socket } else { folder.join(socket) });
         check_sockets(socket.as_deref(), &exports).map_err(|failure| failure.at(place))?;
+        let tls = TlsArgs {
+            tls: parsed.tls,
+            tls_certificates: parsed.tls_certificates.map(|dir| folder.join(dir)),
+            tls_verify_peer: parsed.tls_verify_peer,
+            // A list is a file, and a file has a folder; a name has none.
+            tls_authz: parsed.tls_authz.map(|authz| match authz.contains('/') {
+                true => folder.join(authz).display().to_string(),
+                false => authz,
+            }),
+            insecure: parsed.insecure,
+        };
         Ok(Self {
             socket,
             listen: parsed.listen,
+            tls,
             threads: parsed.threads,
             max_connections: parsed.max_connections,
             access: AccessArgs {

@@ -42,6 +42,7 @@ pub mod table;
 pub mod threads;
 pub mod throttle;
 mod timers;
+pub mod tls;
 pub mod usage;
 mod user_data;
 mod vhost_user;

@@ -17,7 +17,7 @@ use super::{Fact, Finding, Secret, cpus, file};
 pub struct Serving {
     /// The configuration: the subject of the findings about the server itself.
     pub path: PathBuf,
-    /// The TCP address, as `HOST:PORT`.
+    /// The TCP address, as `HOST:PORT`, if clients do not need TLS.
     pub address: Option<String>,
     /// Cipher workers of each volume, if their number is set.
     pub worker_threads: Option<usize>,

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use self::words::Words;
 use crate::args::{PartitionArgs, ShortHelpArgs};
+use crate::commands::serve::tls::TlsMode;
 use crate::config::{Config, ExportSpec};
 use crate::failure::Failure;
 use crate::json::pretty;
@@ -108,7 +109,7 @@ fn serving(path: &Path, config: &Config) -> Serving {
     };
     Serving {
         path: path.to_owned(),
-        address: config.listen.clone(),
+        address: config.listen.clone().filter(|_| config.tls.mode() != TlsMode::Require),
         worker_threads: config.threads.map(usize::from),
         key_files: config.exports.iter().filter_map(key_file).collect(),
     }

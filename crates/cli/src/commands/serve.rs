@@ -27,7 +27,7 @@ use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names
 use crate::disk_spec::{DiskSocket, disk_name};
 use crate::failure::Failure;
 use crate::key::StdinUse;
-use crate::nbd::{self, Uri, split_host_port};
+use crate::nbd::{self, split_host_port};
 use crate::output::{InUse, say};
 use crate::scheduling::checked_minimum_block;
 use crate::size::human_size;
@@ -37,11 +37,13 @@ mod activation;
 pub(crate) mod foreign;
 mod lifetime;
 pub(crate) mod sockets;
+pub(crate) mod tls;
 mod vhost_user;
 
 use activation::Activated;
 use lifetime::{LifetimeArgs, PidFile, Running};
 use sockets::{AccessArgs, PrivateFolder};
+use tls::TlsArgs;
 use vhost_user::VhostUserArgs;
 
 /// No present machine gains from more cipher workers.
@@ -101,7 +103,7 @@ const OF_ONE_VOLUME: [&str; 45] = [
 /// exits; a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a
 /// command. The server accepts sockets from
 /// systemd (socket activation), and notifies systemd when ready.
-// 21 fields: one for each option of the command, and groups of shared options.
+// 18 fields: one for each option of the command, and groups of options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
@@ -114,9 +116,13 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// Listen on a TCP port (default 10809); the connection is not encrypted
+    /// Listen on a TCP port (default 10809); other addresses than this machine's loopback need TLS or
+    /// --insecure
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+
+    #[command(flatten)]
+    tls: TlsArgs,
 
     #[command(flatten)]
     vhost_user: VhostUserArgs,
@@ -133,26 +139,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
 
-    /// Name of the export; the default export has the empty name
-    #[arg(long, value_name = "NAME")]
-    export_name: Option<String>,
-
-    /// Refuse writes
-    #[arg(short = 'r', long, alias = "readonly")]
-    read_only: bool,
-
-    /// Allow other servers to write to the same image with --shared too, for two paths to it
-    #[arg(long, conflicts_with = "read_only")]
-    shared: bool,
-
-    /// Pass TRIM down to the file or device, which reveals free areas of the volume
-    #[arg(long)]
-    allow_discards: bool,
-
-    /// Minimum block size of clients [default: 1, or the encryption sector if a power cut would
-    /// destroy all of a sector in writing: see docs/targets/crypt.md]
-    #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
-    minimum_block: Option<u32>,
+    #[command(flatten)]
+    export: ExportArgs,
 
     /// Cipher worker threads besides the connections' threads [default: chosen by the cipher's
     /// speed]
@@ -188,6 +176,31 @@ pub(crate) struct ServeArgs {
     help: HelpArgs,
 }
 
+/// Options of the export.
+#[derive(Args, Debug)]
+struct ExportArgs {
+    /// Name of the export; the default export has the empty name
+    #[arg(long, value_name = "NAME")]
+    export_name: Option<String>,
+
+    /// Refuse writes
+    #[arg(short = 'r', long, alias = "readonly")]
+    read_only: bool,
+
+    /// Allow other servers to write to the same image with --shared too, for two paths to it
+    #[arg(long, conflicts_with = "read_only")]
+    shared: bool,
+
+    /// Pass TRIM down to the file or device, which reveals free areas of the volume
+    #[arg(long)]
+    allow_discards: bool,
+
+    /// Minimum block size of clients [default: 1, or the encryption sector if a power cut would
+    /// destroy all of a sector in writing: see docs/targets/crypt.md]
+    #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
+    minimum_block: Option<u32>,
+}
+
 /// Volumes to serve, and addresses.
 struct Plan {
     exports: Vec<ExportSpec>,
@@ -195,6 +208,9 @@ struct Plan {
     limit_groups: BTreeMap<String, RateLimits>,
     socket: Option<PathBuf>,
     addresses: Vec<SocketAddr>,
+    tls: TlsArgs,
+    /// With its certificates, which are read before any question for a passphrase.
+    server: Server,
     threads: Option<u16>,
     max_connections: usize,
     activated: Vec<Activated>,
@@ -230,7 +246,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let _folder = plan.make_private_socket()?;
     let (listening, servers) = plan.listen(args, &volumes, in_use.clone())?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        announcement(spec, volume, &servers).iter().for_each(|line| say(line));
+        announcement(spec, volume, &servers, &plan.tls).iter().for_each(|line| say(line));
     }
     let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path, &in_use)).transpose()?;
     tell_service_manager(NotifyState::Ready);
@@ -258,7 +274,9 @@ fn serve(
         listening.run(&stop, stopping)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let running = Running::start(command, &plan.exports[0].name, servers)?;
+    let export = &plan.exports[0].name;
+    let uri = servers.first().map(|server| plan.tls.uri_with_certificates(server, export));
+    let running = Running::start(command, export, uri, servers)?;
     let stop = stop.or_readable(&running.end);
     let stop = stop.map_err(|error| {
         running.terminate();
@@ -299,6 +317,7 @@ impl Plan {
             None => Config {
                 socket: None,
                 listen: None,
+                tls: TlsArgs::default(),
                 threads: None,
                 max_connections: None,
                 access: AccessArgs::default(),
@@ -313,6 +332,10 @@ impl Plan {
         let mut socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
+        let tls = args.tls.or(config.tls);
+        let inherited = activated.iter().filter_map(|activated| activated.address.as_ref());
+        addresses.iter().chain(inherited).try_for_each(|address| tls.check_address(address))?;
+        let server = tls.apply(Server::new())?;
         let Config { exports, limit_groups, .. } = config;
         let has_disk = exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
@@ -349,6 +372,8 @@ impl Plan {
             limit_groups,
             socket,
             addresses,
+            tls,
+            server,
             threads,
             max_connections,
             activated,
@@ -421,8 +446,8 @@ impl Plan {
         volumes: &[Volume],
         in_use: InUse,
     ) -> Result<(Listening, Vec<nbd::Server>), Failure> {
-        let mut server = Server::new().max_connections(self.max_connections).protect(in_use);
-        server = server.socket_access(self.access);
+        let server = std::mem::take(&mut self.server).socket_access(self.access);
+        let mut server = server.max_connections(self.max_connections).protect(in_use);
         for (spec, volume) in self.exports.iter().zip(volumes) {
             server = server.export_with(&spec.name, volume, spec.priority);
             for alias in &spec.aliases {
@@ -444,6 +469,7 @@ impl Plan {
         }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
+            activated.address.iter().for_each(|address| self.tls.warn_if_exposed(address));
             server = server.descriptor(activated.fd);
         }
         if let Some(socket) = &args.control {
@@ -456,7 +482,7 @@ impl Plan {
         for address in listening.addresses() {
             let place = nbd::Server::Tcp(reachable_host(address), address.port());
             servers.insert(tcp_place, place);
-            warn_if_exposed(address);
+            self.tls.warn_if_exposed(address);
         }
         listening.metrics_addresses().iter().for_each(say_metrics);
         Ok((listening, servers))
@@ -509,7 +535,7 @@ fn parse_minimum_block(text: &str) -> Result<u32, String> {
 }
 
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
-    let name = args.export_name.clone().unwrap_or_default();
+    let name = args.export.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
     let volume = args.vhost_user.named_volume(&args.volume).spec();
     let volume = volume.map_err(|failure| foreign::hinted(failure, args))?;
@@ -518,10 +544,10 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let export = ExportSpec {
         name,
         volume,
-        read_only: args.read_only,
-        shared: args.shared,
-        allow_discards: args.allow_discards,
-        minimum_block_bytes: args.minimum_block,
+        read_only: args.export.read_only,
+        shared: args.export.shared,
+        allow_discards: args.export.allow_discards,
+        minimum_block_bytes: args.export.minimum_block,
         scheduling: args.scheduling.scheduling(),
         pipeline: args.scheduling.pipeline(),
         bounce: args.scheduling.bounce(),
@@ -585,24 +611,20 @@ fn reachable_host(address: &SocketAddr) -> String {
     if address.ip().is_unspecified() { "localhost".into() } else { address.ip().to_string() }
 }
 
-fn warn_if_exposed(address: &SocketAddr) {
-    if !address.ip().is_loopback() {
-        say(&format!(
-            "warning: NBD over TCP is neither encrypted nor authenticated: whoever reaches \
-             {address} reads and writes the plaintext"
-        ));
-    }
-}
-
 fn absolute(socket: &Path) -> PathBuf {
     std::path::absolute(socket).unwrap_or_else(|_| socket.to_path_buf())
 }
 
 /// Volumes and their addresses: one line each, and one for each other name.
-fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> Vec<String> {
+fn announcement(
+    spec: &ExportSpec,
+    volume: &Volume,
+    servers: &[nbd::Server],
+    tls: &TlsArgs,
+) -> Vec<String> {
     let at = |export: &str| {
-        let uri = |server: &nbd::Server| Uri { server: server.clone(), export: export.into() };
-        servers.iter().map(|server| uri(server).to_string()).collect::<Vec<_>>().join(" and ")
+        let uri = |server| tls.uri(server, export).to_string();
+        servers.iter().map(uri).collect::<Vec<_>>().join(" and ")
     };
     let path = spec.volume.path.display();
     let aliases = spec.aliases.iter().filter(|_| !servers.is_empty()).map(|alias| {

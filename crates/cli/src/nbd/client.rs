@@ -4,12 +4,15 @@
 //!   server: NBDMAGIC IHAVEOPT flags                client: flags
 //!   client: IHAVEOPT option len data
 //!   server: reply-magic option type len data ...   until the type is ACK or an error
+//!   both:   TLS, after the ACK to STARTTLS         if the URI asks for it
 //! ```
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use blockyard::tls::StreamOwned;
 
 use super::{Server, Uri};
 use crate::failure::{Failure, printable};
@@ -31,6 +34,7 @@ const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 const OPT_ABORT: u32 = 2;
 const OPT_LIST: u32 = 3;
+const OPT_STARTTLS: u32 = 5;
 const OPT_INFO: u32 = 6;
 const OPT_STRUCTURED_REPLY: u32 = 8;
 const OPT_LIST_META_CONTEXT: u32 = 9;
@@ -116,7 +120,29 @@ impl Client {
     pub(crate) fn connect(uri: &Uri) -> Result<Self, Failure> {
         let stream = connected(&uri.server)
             .map_err(|error| Failure::wrong_device(format!("cannot connect to {uri}: {error}")))?;
-        Self::greet(stream).map_err(|error| broken(uri, &error))
+        let client = Self::greet(stream).map_err(|error| broken(uri, &error))?;
+        if uri.tls.is_some() { client.start_tls(uri) } else { Ok(client) }
+    }
+
+    /// Encrypts the connection, or fails.
+    fn start_tls(mut self, uri: &Uri) -> Result<Self, Failure> {
+        let answer = self.option(OPT_STARTTLS, &[]).map_err(|error| broken(uri, &error))?;
+        if let Some((kind, text)) = answer.error {
+            return Err(refusal(uri, kind, &text, None).at("the server does not start TLS"));
+        }
+        let problem = |problem: String| Failure::failed(problem).at(uri);
+        let connection = uri.tls_connection().map_err(problem)?;
+        let mut stream = StreamOwned::new(connection, self.stream);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| {
+                let of_tls = error.get_ref().and_then(|error| error.downcast_ref());
+                match of_tls {
+                    Some(of_tls) => problem(blockyard::tls::explain(of_tls, "the server")),
+                    None => broken(uri, &error),
+                }
+            })?;
+        }
+        Ok(Self { stream: Box::new(stream) })
     }
 
     /// The server's description of the export of `uri`.
@@ -313,7 +339,7 @@ fn counted(export: &str) -> Vec<u8> {
 fn refusal(uri: &Uri, kind: u32, text: &str, names: Option<&[String]>) -> Failure {
     let reason = match kind {
         REP_ERR_UNKNOWN => "the server has no such export",
-        REP_ERR_TLS_REQD => "the server requires TLS, which is not supported",
+        REP_ERR_TLS_REQD => "the server requires TLS: write nbds:// or nbds+unix://",
         REP_ERR_POLICY => "the server forbids it",
         _ => "the server refuses",
     };

@@ -619,6 +619,9 @@ impl Running {
                 Slot::Down { .. } | Slot::Dialing { .. } => {}
             }
         }
+        if self.slots.iter().any(|slot| matches!(slot, Slot::Up(link) if link.has_received())) {
+            return;
+        }
         let limit = times.into_iter().min().map(|at| at.saturating_duration_since(now));
         let mut fds = vec![(self.inbox.as_fd(), false)];
         fds.extend(self.dying.iter().map(|dying| (dying.as_fd(), false)));

@@ -3,20 +3,19 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use blockyard_protocol::nbd::client::{Event, Remote, Session, Settings as SessionSettings};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::uri::{Server, Uri};
+use super::wire::{Wire, time_left};
 
 /// Time limit of connecting and handshake. Ours: equal to our server's limit for a client.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Requests in flight on a connection, like Linux's nbd driver.
 pub(super) const IN_FLIGHT_MAX: usize = 128;
-/// Receive size; more than the largest piece of a handshake.
-const RECEIVE_BYTES: usize = 4096;
 /// Keep-alive for idle connections: a vanished machine is noticed after about half a minute. Ours.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_EACH: Duration = Duration::from_secs(5);
@@ -25,7 +24,7 @@ const KEEP_ALIVE_COUNT: u32 = 4;
 /// A connection with an open export.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) socket: OwnedFd,
+    pub(super) wire: Wire,
     /// The server is on this machine.
     pub(super) is_unix: bool,
     pub(super) session: Session,
@@ -52,8 +51,9 @@ pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
             (connected.map_err(|error| not_connected(&error))?, true)
         }
     };
-    let (session, received) = handshake(&socket, uri, deadline)?;
-    Ok(Opened { socket, is_unix, session, received })
+    let mut wire = Wire::new(socket);
+    let (session, received) = handshake(&mut wire, uri, deadline)?;
+    Ok(Opened { wire, is_unix, session, received })
 }
 
 fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, String> {
@@ -93,10 +93,11 @@ fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn handshake(socket: &OwnedFd, uri: &Uri, deadline: Instant) -> Result<(Session, Vec<u8>), String> {
+fn handshake(wire: &mut Wire, uri: &Uri, deadline: Instant) -> Result<(Session, Vec<u8>), String> {
     let settings = SessionSettings {
         in_flight_max: IN_FLIGHT_MAX as u16,
         allocation: true,
+        tls: uri.tls.is_some(),
         ..SessionSettings::new(uri.export.as_str())
     };
     let session = Session::new(settings);
@@ -108,73 +109,20 @@ fn handshake(socket: &OwnedFd, uri: &Uri, deadline: Instant) -> Result<(Session,
         received.drain(..step.consumed);
         match step.event {
             Event::Opened => return Ok((session, received)),
+            Event::StartTls => wire.start_tls(uri, deadline)?,
             Event::Broken => {
-                let _ = send_all(socket, &out, deadline);
+                let _ = wire.send_all(&out, deadline);
                 let failure = session.failure().expect("it is broken");
                 return Err(failure.to_string());
             }
             Event::NeedMore => {
-                send_all(socket, &out, deadline)?;
+                wire.send_all(&out, deadline)?;
                 out.clear();
-                if receive(socket, &mut received, deadline)? == 0 {
+                if wire.receive(&mut received, deadline)? == 0 {
                     return Err(session.on_eof().to_string());
                 }
             }
             _ => {}
-        }
-    }
-}
-
-fn time_left(deadline: Instant) -> Option<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then_some(left)
-}
-
-fn limited(socket: &OwnedFd, which: sockopt::Timeout, deadline: Instant) -> Result<(), String> {
-    let left = time_left(deadline).ok_or("the server does not answer")?;
-    sockopt::set_socket_timeout(socket, which, Some(left)).map_err(|error| error.to_string())
-}
-
-fn lost(error: rustix::io::Errno) -> String {
-    match error {
-        rustix::io::Errno::AGAIN => "the server does not answer".into(),
-        error => format!("the connection is lost: {error}"),
-    }
-}
-
-/// Sends all bytes before the deadline.
-pub(super) fn send_all(
-    socket: &OwnedFd,
-    mut bytes: &[u8],
-    deadline: Instant,
-) -> Result<(), String> {
-    while !bytes.is_empty() {
-        limited(socket, sockopt::Timeout::Send, deadline)?;
-        match rustix::net::send(socket.as_fd(), bytes, SendFlags::NOSIGNAL) {
-            Ok(sent) => bytes = &bytes[sent..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(lost(error)),
-        }
-    }
-    Ok(())
-}
-
-/// Appends received bytes until the deadline; zero means the end of the stream.
-pub(super) fn receive(
-    socket: &OwnedFd,
-    to: &mut Vec<u8>,
-    deadline: Instant,
-) -> Result<usize, String> {
-    let mut buf = [0; RECEIVE_BYTES];
-    loop {
-        limited(socket, sockopt::Timeout::Recv, deadline)?;
-        match rustix::net::recv(socket.as_fd(), &mut buf, rustix::net::RecvFlags::empty()) {
-            Ok((len, _)) => {
-                to.extend_from_slice(&buf[..len]);
-                return Ok(len);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(lost(error)),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use blockyard_protocol::nbd::Errno;
@@ -15,6 +15,7 @@ use rustix::net::{RecvFlags, Shutdown, sockopt};
 use super::dial::Opened;
 use super::ops::{Issue, Ops, Payload, ZEROS};
 use super::unflushed::Success;
+use super::wire::{Wire, lost};
 use crate::file_op::iovec;
 
 /// Receive size for data of unknown destination.
@@ -58,7 +59,7 @@ struct Outgoing {
 // 15 fields: its socket and session, outgoing and received data, and deadlines.
 #[derive(Debug)]
 pub(super) struct Link {
-    socket: OwnedFd,
+    wire: Wire,
     is_unix: bool,
     made: Instant,
     session: Session,
@@ -87,11 +88,11 @@ unsafe impl Send for Link {}
 
 impl Link {
     pub(super) fn new(now: Instant, opened: Opened, timeout: Duration) -> Self {
-        let Opened { socket, is_unix, session, received: early } = opened;
+        let Opened { wire, is_unix, session, received: early } = opened;
         let mut received = vec![0; RECEIVE_BYTES];
         received[..early.len()].copy_from_slice(&early);
         Self {
-            socket,
+            wire,
             is_unix,
             made: now,
             session,
@@ -120,7 +121,12 @@ impl Link {
 
     /// Whether data waits to be sent.
     pub(super) fn has_out(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() || self.wire.has_unsent()
+    }
+
+    /// Whether replies can be received that no poll reports.
+    pub(super) fn has_received(&self) -> bool {
+        self.wire.has_received()
     }
 
     /// Queues a request of an operation.
@@ -151,26 +157,18 @@ impl Link {
 
     /// Sends as much as the socket accepts. Adds operations that it no longer uses to `unused`.
     pub(super) fn send(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
+        let failed = |error| Loss { why: lost(&error), is_dead: false };
+        if self.out.is_empty() && self.wire.has_unsent() {
+            self.wire.send_now(&mut []).map_err(failed)?;
+        }
         while !self.out.is_empty() {
             self.vectors.clear();
             for outgoing in self.out.iter().take(SEND_REQUESTS_MAX) {
                 outgoing.describe(&mut self.vectors);
             }
-            // SAFETY: an all-zero header is a valid one: no address, no control data.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            header.msg_iov = self.vectors.as_mut_ptr();
-            header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: every vector describes memory of an operation in flight, or of the queue,
-            // which stays until this returns.
-            let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) };
-            match done(sent) {
-                Ok(Some(sent)) => self.was_sent(sent, ops, unused),
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    let why = format!("the connection is lost: {error}");
-                    return Err(Loss { why, is_dead: false });
-                }
+            match self.wire.send_now(&mut self.vectors).map_err(failed)? {
+                0 => return Ok(()),
+                sent => self.was_sent(sent, ops, unused),
             }
         }
         Ok(())
@@ -213,9 +211,10 @@ impl Link {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
+                // A failure of TLS says nothing about the server's requests in flight.
                 Err(error) => {
-                    let why = format!("the connection is lost: {error}");
-                    return Err(Loss { why, is_dead: true });
+                    let is_dead = error.kind() != io::ErrorKind::InvalidData;
+                    return Err(Loss { why: lost(&error), is_dead });
                 }
             }
         }
@@ -225,14 +224,7 @@ impl Link {
     fn receive_any(&mut self) -> io::Result<Option<usize>> {
         self.received.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let room = &mut self.received[self.end..];
-        // SAFETY: the buffer is initialised memory of ours.
-        let received = unsafe {
-            let base = room.as_mut_ptr().cast();
-            let len = room.len();
-            libc::recv(self.socket.as_raw_fd(), base, len, libc::MSG_DONTWAIT)
-        };
-        let received = done(received)?;
+        let received = self.wire.receive_now(&mut self.received[self.end..])?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
@@ -242,14 +234,8 @@ impl Link {
         self.vectors.clear();
         let vectors = &mut self.vectors;
         each_of(&self.requests, ops, piece, |base, len_bytes| vectors.push(iovec(base, len_bytes)));
-        // SAFETY: an all-zero header is a valid one: no address, no control data.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = self.vectors.as_mut_ptr();
-        header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
-        // SAFETY: the vectors describe memory of a read in flight.
-        let received =
-            unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
-        let received = done(received)?;
+        // The vectors describe memory of a read in flight.
+        let received = self.wire.receive_vectors(&mut self.vectors)?;
         if let Some(len_bytes @ 1..) = received {
             self.session.payload_received(len_bytes as u64);
         }
@@ -269,7 +255,7 @@ impl Link {
             self.start += step.consumed;
             match step.event {
                 Event::NeedMore => return Ok(()),
-                Event::Continue | Event::Opened | Event::Extent { .. } => {}
+                Event::Continue | Event::StartTls | Event::Opened | Event::Extent { .. } => {}
                 Event::Payload(piece) => {
                     let mut from = bytes.as_ptr();
                     // SAFETY: the consumed bytes are the piece, and the memory belongs to a read in
@@ -337,7 +323,8 @@ impl Link {
         ops: &mut Ops,
         unused: &mut Vec<u32>,
     ) -> Option<Dying> {
-        let Self { socket, is_unix, made, requests, out, .. } = self;
+        let Self { wire, is_unix, made, requests, out, .. } = self;
+        let socket = wire.into_socket();
         for outgoing in out.iter().filter(|outgoing| outgoing.payload.len_bytes() > 0) {
             ops.use_ends(outgoing.op, unused);
         }
@@ -365,15 +352,13 @@ impl Link {
     pub(super) fn close(mut self) {
         let mut out = Vec::new();
         self.session.disconnect(&mut out);
-        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        // If the server does not accept it, it sees the connection closed.
-        let _ = rustix::net::send(&self.socket, &out, flags);
+        self.wire.close(&out);
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.wire.as_fd()
     }
 }
 
@@ -425,18 +410,6 @@ fn each_of(
     let skip_bytes = (requested.start_bytes + piece.start_bytes) as usize;
     // SAFETY: this connection uses the operation, so it has not completed.
     unsafe { op.memory.each(skip_bytes, piece.len_bytes as usize, each) };
-}
-
-/// Result of a non-blocking call.
-fn done(result: isize) -> io::Result<Option<usize>> {
-    if let Ok(len) = usize::try_from(result) {
-        return Ok(Some(len));
-    }
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-        _ => Err(error),
-    }
 }
 
 /// A connection that was given up, on which the server may still have requests that change data.

@@ -41,6 +41,7 @@ mod remote;
 mod tests;
 mod unflushed;
 pub mod uri;
+mod wire;
 
 #[cfg(doc)]
 use blockyard_engine::bio::BlkStatus;

@@ -9,7 +9,7 @@ use blockyard_protocol::nbd::client::{Event, Remote, Request};
 use blockyard_protocol::nbd::{Command, Extent};
 
 use super::device;
-use super::dial::{self, Opened, receive, send_all};
+use super::dial::{self, Opened};
 use super::unflushed::{Success, Unflushed};
 use super::uri::{Settings, Uri};
 use crate::Error;
@@ -307,7 +307,7 @@ impl RemoteDisk {
         data: &mut Data<'_>,
     ) -> Result<(), Failed> {
         let deadline = Instant::now() + self.settings.timeout;
-        let Opened { socket, session, received, .. } = opened;
+        let Opened { wire, session, received, .. } = opened;
         if request.command == Command::Flush
             && session.remote().is_some_and(|remote| !remote.can_flush)
         {
@@ -324,12 +324,12 @@ impl RemoteDisk {
         if let Data::From(bytes) = data {
             out.extend_from_slice(bytes);
         }
-        send_all(socket, &out, deadline).map_err(Failed::Connection)?;
+        wire.send_all(&out, deadline).map_err(Failed::Connection)?;
         loop {
             let step = session.on_bytes(received, &mut out);
             match (step.event, &mut *data) {
                 (Event::NeedMore, _) => {
-                    let len = receive(socket, received, deadline).map_err(Failed::Connection)?;
+                    let len = wire.receive(received, deadline).map_err(Failed::Connection)?;
                     if len == 0 {
                         return Err(Failed::Connection(session.on_eof().to_string()));
                     }

@@ -7,10 +7,15 @@
 //! | `reconnect-delay=SECONDS` | time for which requests wait for a lost server before they fail |
 //! | `connections=N` | number of connections, if the server allows several |
 //! | `unflushed=fail`, `=trust` | whether a lost server may have lost unflushed writes |
+//!
+//! `nbds://` and `nbds+unix://` are the same with TLS. Their parameters are those of the project:
+//! `tls-certificates=DIR`, `tls-hostname=NAME`, `tls-verify-peer=true` or `false`.
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::tls::{ClientConnection, ClientPolicy, Credentials, ServerName};
 
 /// The port that IANA gave to NBD.
 pub const DEFAULT_PORT: u16 = 10809;
@@ -22,6 +27,26 @@ pub struct Uri {
     pub server: Server,
     /// Name of the export; empty means the server's default.
     pub export: String,
+    /// TLS, if the scheme asks for it.
+    pub tls: Option<UriTls>,
+}
+
+/// TLS of a connection, as the URI describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UriTls {
+    /// Directory of certificates and keys; without one, the first default directory that exists.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server's certificate must have; without one, the host of the URI, or
+    /// `localhost` for a Unix socket.
+    pub hostname: Option<String>,
+    /// Whether the server's certificate is checked.
+    pub verify_peer: bool,
+}
+
+impl Default for UriTls {
+    fn default() -> Self {
+        Self { certificates: None, hostname: None, verify_peer: true }
+    }
 }
 
 /// Address of a server.
@@ -56,7 +81,7 @@ impl Uri {
         Self::parse_parts(text).map_err(|problem| {
             format!(
                 "{text}: {problem}; an NBD URI is nbd://HOST:PORT/EXPORT or \
-                 nbd+unix:///EXPORT?socket=PATH"
+                 nbd+unix:///EXPORT?socket=PATH, with TLS nbds:// or nbds+unix://"
             )
         })
     }
@@ -66,17 +91,55 @@ impl Uri {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let export = decode(path)?;
-        let (socket, settings) = parameters(query)?;
+        let Parameters { socket, tls, settings } = parameters(query)?;
         let server = match (scheme, socket) {
-            ("nbd", None) => tcp_server(authority)?,
-            ("nbd", Some(_)) => return Err("a socket needs the scheme nbd+unix".into()),
-            ("nbd+unix", Some(socket)) if authority.is_empty() => Server::Unix(socket),
-            ("nbd+unix", Some(_)) => return Err("a socket has no host".into()),
-            ("nbd+unix", None) => return Err("the URI has no socket".into()),
-            ("nbds" | "nbds+unix", _) => return Err("TLS is not supported".into()),
+            ("nbd" | "nbds", None) => tcp_server(authority)?,
+            ("nbd" | "nbds", Some(_)) => {
+                return Err(format!("a socket needs the scheme {scheme}+unix"));
+            }
+            ("nbd+unix" | "nbds+unix", Some(socket)) if authority.is_empty() => {
+                Server::Unix(socket)
+            }
+            ("nbd+unix" | "nbds+unix", Some(_)) => return Err("a socket has no host".into()),
+            ("nbd+unix" | "nbds+unix", None) => return Err("the URI has no socket".into()),
             _ => return Err(format!("unknown scheme {scheme:?}")),
         };
-        Ok((Self { server, export }, settings))
+        let tls = match scheme {
+            "nbds" | "nbds+unix" => Some(tls.unwrap_or_default()),
+            // Silence would leave a user in the clear who asked for encryption.
+            _ if tls.is_some() => {
+                return Err("tls parameters need the scheme nbds or nbds+unix".into());
+            }
+            _ => None,
+        };
+        Ok((Self { server, export, tls }, settings))
+    }
+
+    /// A TLS connection to the server, before its first byte. The files are read each time, so that
+    /// renewed certificates count for the next connection.
+    ///
+    /// # Errors
+    /// A description of the failure: a file is missing or damaged, or the name is no host.
+    ///
+    /// # Panics
+    /// The URI asks for no TLS.
+    pub fn tls_connection(&self) -> Result<ClientConnection, String> {
+        let tls = self.tls.as_ref().expect("the URI asks for TLS");
+        let credentials = match &tls.certificates {
+            Some(dir) => Ok(Credentials::of(dir)),
+            None => Credentials::of_default_dir(),
+        };
+        let policy = ClientPolicy { verify_peer: tls.verify_peer };
+        let config = credentials.and_then(|credentials| credentials.client(policy));
+        let config = config.map_err(|error| error.to_string())?;
+        let host = match (&tls.hostname, &self.server) {
+            (Some(name), _) | (None, Server::Tcp(name, _)) => name.as_str(),
+            (None, Server::Unix(_)) => "localhost",
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            format!("{host:?} is no host name of a certificate; give one with tls-hostname")
+        })?;
+        ClientConnection::new(config, name).map_err(|error| error.to_string())
     }
 }
 
@@ -114,15 +177,26 @@ const CONNECTIONS_MAX: u64 = 16;
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let export = encode(self.export.as_bytes());
+        let nbd = if self.tls.is_some() { "nbds" } else { "nbd" };
+        let mut query = Vec::new();
         match &self.server {
             Server::Tcp(host, port) if host.contains(':') => {
-                write!(f, "nbd://[{host}]:{port}/{export}")
+                write!(f, "{nbd}://[{host}]:{port}/{export}")?;
             }
-            Server::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
+            Server::Tcp(host, port) => write!(f, "{nbd}://{host}:{port}/{export}")?,
             Server::Unix(socket) => {
-                write!(f, "nbd+unix:///{export}?socket={}", encode(path_bytes(socket)))
+                write!(f, "{nbd}+unix:///{export}")?;
+                query.push(format!("socket={}", encode(path_bytes(socket))));
             }
         }
+        if let Some(UriTls { certificates, hostname, verify_peer }) = &self.tls {
+            let certificates = certificates.as_ref().map(|dir| encode(path_bytes(dir)));
+            query.extend(certificates.map(|dir| format!("tls-certificates={dir}")));
+            let hostname = hostname.as_ref().map(|name| encode(name.as_bytes()));
+            query.extend(hostname.map(|name| format!("tls-hostname={name}")));
+            query.extend((!verify_peer).then(|| "tls-verify-peer=false".to_owned()));
+        }
+        if query.is_empty() { Ok(()) } else { write!(f, "?{}", query.join("&")) }
     }
 }
 
@@ -130,13 +204,22 @@ fn path_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_encoded_bytes()
 }
 
-fn parameters(query: &str) -> Result<(Option<PathBuf>, Settings), String> {
-    let mut socket = None;
-    let mut settings = Settings::default();
+/// The parameters of a URI.
+#[derive(Default)]
+struct Parameters {
+    socket: Option<PathBuf>,
+    /// Some if there is a parameter of TLS.
+    tls: Option<UriTls>,
+    settings: Settings,
+}
+
+fn parameters(query: &str) -> Result<Parameters, String> {
+    let mut found = Parameters::default();
+    let Parameters { socket, tls, settings } = &mut found;
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let seconds = |text, least| number(parameter, text, least, SECONDS_MAX);
         match parameter.split_once('=') {
-            Some(("socket", path)) if !path.is_empty() => socket = Some(decode(path)?.into()),
+            Some(("socket", path)) if !path.is_empty() => *socket = Some(decode(path)?.into()),
             Some(("timeout", text)) => settings.timeout = Duration::from_secs(seconds(text, 1)?),
             Some(("reconnect-delay", text)) => {
                 settings.reconnect_delay = Some(Duration::from_secs(seconds(text, 0)?));
@@ -150,13 +233,31 @@ fn parameters(query: &str) -> Result<(Option<PathBuf>, Settings), String> {
             Some(("unflushed", _)) => {
                 return Err(format!("{parameter:?} is not unflushed=fail or unflushed=trust"));
             }
+            Some(("tls-certificates", dir)) if !dir.is_empty() => {
+                tls.get_or_insert_default().certificates = Some(decode(dir)?.into());
+            }
+            Some(("tls-hostname", name)) if !name.is_empty() => {
+                tls.get_or_insert_default().hostname = Some(decode(name)?);
+            }
+            Some(("tls-verify-peer", choice @ ("true" | "false"))) => {
+                tls.get_or_insert_default().verify_peer = choice == "true";
+            }
+            Some(("tls-type", "x509")) => drop(tls.get_or_insert_default()),
+            Some(("tls-type" | "tls-psk-file" | "tls-username", _)) => {
+                return Err(format!(
+                    "{parameter:?}: there is only TLS with certificates (x509), not with \
+                     pre-shared keys or without authentication; `blockyard tls init` makes \
+                     certificates"
+                ));
+            }
             _ => {
-                let known = "there are socket, timeout, reconnect-delay, connections and unflushed";
+                let known = "there are socket, timeout, reconnect-delay, connections, unflushed, \
+                             tls-certificates, tls-hostname and tls-verify-peer";
                 return Err(format!("unknown parameter {parameter:?}; {known}"));
             }
         }
     }
-    Ok((socket, settings))
+    Ok(found)
 }
 
 fn number(parameter: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
@@ -238,6 +339,7 @@ mod tests {
         let tcp = |host: &str, port, export: &str| Uri {
             server: Server::Tcp(host.into(), port),
             export: export.into(),
+            tls: None,
         };
         assert_eq!(parsed("nbd://localhost"), tcp("localhost", 10809, ""));
         assert_eq!(parsed("nbd://localhost/"), tcp("localhost", 10809, ""));
@@ -246,7 +348,7 @@ mod tests {
         assert_eq!(parsed("nbd://[::1]"), tcp("::1", 10809, ""));
         assert_eq!(
             parsed("nbd+unix:///home?socket=/run/a%26b.sock"),
-            Uri { server: Server::Unix("/run/a&b.sock".into()), export: "home".into() }
+            Uri { server: Server::Unix("/run/a&b.sock".into()), export: "home".into(), tls: None }
         );
         assert_eq!(parsed("nbd+unix://?socket=rel.sock").server, Server::Unix("rel.sock".into()));
     }
@@ -258,6 +360,8 @@ mod tests {
             "nbd://[::1]:99/a/b",
             "nbd+unix:///my%20disk%3F?socket=/tmp/a%23b",
             "nbd+unix:///?socket=/run/x.sock",
+            "nbds://localhost:10809/",
+            "nbds+unix:///x?socket=/s&tls-certificates=/a%26b&tls-hostname=h&tls-verify-peer=false",
         ] {
             assert_eq!(parsed(text).to_string(), text);
         }
@@ -282,7 +386,12 @@ mod tests {
             "nbd://host/?unflushed=maybe",
             "nbd://host/%4",
             "nbd://host/%ff",
-            "nbds://host/",
+            "nbd://host/?tls-hostname=x",
+            "nbds://host/?socket=/x",
+            "nbds+unix:///x",
+            "nbds://host/?tls-verify-peer=maybe",
+            "nbds://host/?tls-psk-file=/x",
+            "nbds://host/?tls-type=anon",
         ] {
             let message = Uri::parse(text).unwrap_err();
             assert!(message.starts_with(text) && message.contains("nbd://HOST"), "{message}");

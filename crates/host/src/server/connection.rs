@@ -13,6 +13,7 @@ use crate::{log, memory};
 pub(super) fn serve(shared: &Shared, socket: &Arc<Socket>, opened: Opened) {
     // A client that vanished or broke the protocol is not an error of the server.
     let (Ok(()) | Err(Ended)) = transmit(shared, socket, opened);
+    socket.end_tls();
 }
 
 fn transmit(shared: &Shared, socket: &Arc<Socket>, opened: Opened) -> Result<(), Ended> {

@@ -2,19 +2,32 @@
 
 use std::sync::Arc;
 
-use blockyard_protocol::nbd::{Event, Export, Session};
+use blockyard_protocol::nbd::{Event, Export, Session, Tls};
 use rustix::event::PollFlags;
+use rustls::ServerConfig;
 
 use super::socket::Socket;
 use super::waiting::{Conversation, Progress};
+use crate::log;
+use crate::tls::Shake;
 
 /// Buffer length for options, which is a session's limit. Further replies wait until the client has
 /// read some.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
+/// TLS of a server: whether clients need it, and the certificates.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    /// Whether clients need it.
+    pub mode: Tls,
+    /// Certificates and demands on clients.
+    pub config: Arc<ServerConfig>,
+}
+
 /// A client in its handshake.
 pub(super) struct Handshake {
     session: Session,
+    tls: Option<Arc<ServerConfig>>,
     received: Vec<u8>,
     /// Replies; the first `sent_bytes` are sent.
     out: Vec<u8>,
@@ -26,6 +39,10 @@ pub(super) struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Talking,
+    /// The ACK of STARTTLS is to be sent in the clear.
+    AcceptsTls,
+    /// TLS's own handshake.
+    ShakesTls,
     Opened {
         export: usize,
     },
@@ -44,11 +61,13 @@ pub(super) struct Opened {
 }
 
 impl Handshake {
-    pub(super) fn new(exports: Arc<[Export]>) -> Self {
+    pub(super) fn new(exports: Arc<[Export]>, tls: Option<&ServerTls>) -> Self {
         let session = Session::new(exports, Some(0));
+        let session = session.with_tls(tls.map_or(Tls::Off, |tls| tls.mode));
         let mut out = Vec::new();
         session.greeting(&mut out);
-        Self { session, received: Vec::new(), out, sent_bytes: 0, stage: Stage::Talking }
+        let tls = tls.map(|tls| Arc::clone(&tls.config));
+        Self { session, tls, received: Vec::new(), out, sent_bytes: 0, stage: Stage::Talking }
     }
 
     /// The result of a complete handshake.
@@ -69,6 +88,7 @@ impl Handshake {
             match step.event {
                 Event::Continue => {}
                 Event::NeedMore => return true,
+                Event::StartTls => self.stage = Stage::AcceptsTls,
                 Event::Opened(export) => self.stage = Stage::Opened { export },
                 Event::Closed | Event::Broken(_) => self.stage = Stage::Ended,
                 Event::Request(_) | Event::Payload { .. } => {
@@ -94,10 +114,46 @@ impl Handshake {
         }
     }
 
+    /// Begins TLS after the ACK of STARTTLS is sent.
+    fn accept_tls(&mut self, socket: &Socket) -> Progress {
+        // Bytes that came before the ACK were not sent by a client that waits for it.
+        if self.sent_bytes == 0 && !matches!(socket.receive_now(&mut [0]), Ok(None)) {
+            return Progress::Over;
+        }
+        match self.send(socket) {
+            Err(_) => return Progress::Over,
+            Ok(true) => return Progress::WaitsFor(PollFlags::OUT),
+            Ok(false) => {}
+        }
+        let config = self.tls.as_ref().expect("the session offers TLS only with a configuration");
+        if socket.start_tls(config).is_err() {
+            return Progress::Over;
+        }
+        self.stage = Stage::ShakesTls;
+        Progress::WaitsFor(PollFlags::IN)
+    }
+
+    fn shake_tls(&mut self, socket: &Socket) -> Progress {
+        match socket.shake() {
+            Ok(Shake::WaitsForInput) => Progress::WaitsFor(PollFlags::IN),
+            Ok(Shake::WaitsForOutput) => Progress::WaitsFor(PollFlags::OUT),
+            Ok(Shake::Done) => {
+                self.stage = Stage::Talking;
+                // The first options may have come with the end of TLS's handshake.
+                Progress::WaitsFor(PollFlags::IN | PollFlags::OUT)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                log::say(format_args!("a client is refused: {error}"));
+                Progress::Over
+            }
+            Err(_) => Progress::Over,
+        }
+    }
+
     /// Sends pending replies; returns whether the client must read first.
     fn send(&mut self, socket: &Socket) -> std::io::Result<bool> {
         self.sent_bytes += socket.send_now(&self.out[self.sent_bytes..])?;
-        if self.sent_bytes < self.out.len() {
+        if self.sent_bytes < self.out.len() || socket.has_unsent() {
             return Ok(true);
         }
         self.out.clear();
@@ -112,19 +168,30 @@ impl Conversation for Handshake {
     /// Receives at most one piece and sends at most one buffer of replies, so that other clients do
     /// not wait long.
     fn go_on(&mut self, socket: &Socket) -> Progress {
+        match self.stage {
+            Stage::AcceptsTls => return self.accept_tls(socket),
+            Stage::ShakesTls => return self.shake_tls(socket),
+            Stage::Talking | Stage::Opened { .. } | Stage::Ended => {}
+        }
         if self.out.is_empty() && self.receive(socket).is_none() {
             return Progress::Over;
         }
         let needs_more = self.parse();
-        if matches!(self.stage, Stage::Opened { .. }) {
-            return Progress::Complete;
+        match self.stage {
+            Stage::Opened { .. } => return Progress::Complete,
+            Stage::AcceptsTls => return self.accept_tls(socket),
+            Stage::ShakesTls | Stage::Talking | Stage::Ended => {}
         }
         match self.send(socket) {
             Err(_) => Progress::Over,
             Ok(true) => Progress::WaitsFor(PollFlags::OUT),
-            Ok(false) if self.stage == Stage::Ended => Progress::Over,
-            Ok(false) if needs_more => Progress::WaitsFor(PollFlags::IN),
-            // Unparsed options remain, because there was no room for their replies.
+            Ok(false) if self.stage == Stage::Ended => {
+                socket.end_tls();
+                Progress::Over
+            }
+            Ok(false) if needs_more && !socket.has_received() => Progress::WaitsFor(PollFlags::IN),
+            // Unparsed options remain, because there was no room for their replies, or received
+            // bytes of TLS.
             Ok(false) => Progress::WaitsFor(PollFlags::IN | PollFlags::OUT),
         }
     }

@@ -52,6 +52,7 @@ use control::{Control, Framing};
 use devices::DeviceDoor;
 pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use handshake::Handshake;
+pub use handshake::ServerTls;
 use listen::Listener;
 pub use listen::inherited_unix_socket;
 use threads::{Ends, Threads};
@@ -134,6 +135,7 @@ pub struct Server {
     /// The exports for new clients, in the order of those that are served.
     exports: Arc<[Export]>,
     listeners: Vec<Listener>,
+    tls: Option<ServerTls>,
     /// Clients without an open export, or waiting for room.
     handshakes: Waiting<Handshake>,
     connections: Threads,
@@ -196,6 +198,7 @@ impl Server {
             shared: Arc::new(shared),
             exports: offered.into(),
             listeners: Vec::new(),
+            tls: None,
             handshakes: Waiting::new(Limits {
                 clients_max: handshakes_max(),
                 of_one_peer_max: HANDSHAKES_OF_ONE_PEER_MAX,
@@ -207,6 +210,11 @@ impl Server {
             ends,
             paused_until: None,
         })
+    }
+
+    /// Offers or requires TLS on all NBD connections.
+    pub fn use_tls(&mut self, tls: ServerTls) {
+        self.tls = Some(tls);
     }
 
     /// Listens on a Unix socket with [`ServerOptions::socket_access`]. Replaces the socket of an
@@ -442,7 +450,7 @@ impl Server {
             Source::Listener(at) => match self.listeners[at].accept() {
                 Ok(Some((socket, peer))) => {
                     self.follow_sizes();
-                    let handshake = Handshake::new(Arc::clone(&self.exports));
+                    let handshake = Handshake::new(Arc::clone(&self.exports), self.tls.as_ref());
                     self.handshakes.admit(now, socket, peer, handshake);
                 }
                 Ok(None) => {}

@@ -81,13 +81,13 @@ impl Outbox {
 
     /// Sends as much as the socket accepts; returns whether all is sent.
     pub(super) fn send(&mut self, socket: &Socket) -> io::Result<bool> {
-        if !self.vecs.is_empty() {
+        if !self.vecs.is_empty() || socket.has_unsent() {
             let sent = socket.send_what_fits(&mut self.vecs)?;
             self.vecs.drain(..sent);
         }
         if self.vecs.is_empty() {
             (self.used, self.gathered_bytes) = (0, 0);
         }
-        Ok(self.vecs.is_empty())
+        Ok(self.vecs.is_empty() && !socket.has_unsent())
     }
 }

@@ -1,16 +1,22 @@
-//! A connected stream socket with plain calls.
+//! A connected stream socket with plain calls, or with TLS on top of it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+use rustls::{ServerConfig, ServerConnection};
+
+use crate::tls::{Shake, Stream};
 
 /// One client.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     pub(super) is_unix: bool,
+    /// Set once the client has started TLS. Only the client's own thread locks it.
+    tls: OnceLock<Box<Mutex<Stream>>>,
 }
 
 impl Socket {
@@ -19,11 +25,50 @@ impl Socket {
             let _ = sockopt::set_tcp_nodelay(&fd, true);
             let _ = sockopt::set_socket_keepalive(&fd, true);
         }
-        Self { fd, is_unix }
+        Self { fd, is_unix, tls: OnceLock::new() }
+    }
+
+    /// Begins TLS; [`Socket::shake`] continues it.
+    pub(super) fn start_tls(&self, config: &Arc<ServerConfig>) -> io::Result<()> {
+        let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        let _ = self.tls.set(Box::new(Mutex::new(Stream::new(connection))));
+        Ok(())
+    }
+
+    /// Continues the TLS handshake without waiting.
+    pub(super) fn shake(&self) -> io::Result<Shake> {
+        self.tls().map_or(Ok(Shake::Done), |mut tls| tls.shake(self.as_fd()))
+    }
+
+    /// Ends TLS, if the client has started it. The end of the connection follows.
+    pub(super) fn end_tls(&self) {
+        if let Some(mut tls) = self.tls() {
+            tls.end(self.as_fd());
+        }
+    }
+
+    /// Whether bytes can be received that no poll reports.
+    pub(super) fn has_received(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.has_received())
+    }
+
+    /// Whether accepted bytes are not sent yet.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.has_unsent())
+    }
+
+    fn tls(&self) -> Option<MutexGuard<'_, Stream>> {
+        let tls = self.tls.get()?;
+        Some(tls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Receives available bytes, and waits for at least one. `Ok(None)` after the time limit.
     pub(super) fn receive(&self, base: *mut u8, len_bytes: usize) -> io::Result<Option<usize>> {
+        if let Some(mut tls) = self.tls() {
+            // SAFETY: the caller owns the range, which is initialised, until the call returns.
+            let buf = unsafe { std::slice::from_raw_parts_mut(base, len_bytes) };
+            return tls.receive(self.as_fd(), buf, RecvFlags::empty());
+        }
         loop {
             // SAFETY: the caller owns the range until the call returns.
             let buf = unsafe {
@@ -38,9 +83,26 @@ impl Socket {
         }
     }
 
+    /// Like [`Socket::receive`], after a poll has reported bytes. A part of a TLS record gives
+    /// `Ok(None)`, because its rest may come late.
+    pub(super) fn receive_reported(
+        &self,
+        base: *mut u8,
+        len_bytes: usize,
+    ) -> io::Result<Option<usize>> {
+        if self.tls.get().is_none() {
+            return self.receive(base, len_bytes);
+        }
+        // SAFETY: the caller owns the range, which is initialised, until the call returns.
+        self.receive_now(unsafe { std::slice::from_raw_parts_mut(base, len_bytes) })
+    }
+
     /// Receives available bytes without waiting. `Ok(None)` without any, `Ok(Some(0))` at the end
     /// of the stream.
     pub(super) fn receive_now(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        if let Some(mut tls) = self.tls() {
+            return tls.receive(self.as_fd(), bytes, RecvFlags::DONTWAIT);
+        }
         match rustix::net::recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
             Ok((_, len)) => Ok(Some(len)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
@@ -50,6 +112,11 @@ impl Socket {
 
     /// Sends as much as the system accepts without waiting; returns the length.
     pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.tls.get().is_some() {
+            let mut vecs = [crate::file_op::iovec(bytes.as_ptr().cast_mut(), bytes.len())];
+            let all = self.send_what_fits(&mut vecs)? == 1;
+            return Ok(if all { bytes.len() } else { bytes.len() - vecs[0].iov_len });
+        }
         match rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(len) => Ok(len),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
@@ -80,6 +147,9 @@ impl Socket {
     }
 
     fn send_with(&self, vecs: &mut [libc::iovec], flags: libc::c_int) -> io::Result<usize> {
+        if let Some(mut tls) = self.tls() {
+            return tls.send(self.as_fd(), vecs, SendFlags::from_bits_retain(flags as u32));
+        }
         let mut next = 0;
         let flags = libc::MSG_NOSIGNAL | flags;
         while next < vecs.len() {

@@ -216,7 +216,7 @@ impl Transmission {
                     self.send()?;
                     return Err(Ended);
                 }
-                Event::Opened(_) => unreachable!("an export is open"),
+                Event::Opened(_) | Event::StartTls => unreachable!("an export is open"),
             }
             self.collect_done()?;
             if self.outbox.is_full() {
@@ -492,18 +492,24 @@ impl Transmission {
         if self.driver.is_idle() {
             // A request without anything in flight, parked or held would wait forever.
             assert!(can_receive, "every request waits for a completion");
-            return self.receive();
+            return self.receive(Socket::receive);
+        }
+        if can_receive && self.socket.has_received() {
+            return self.receive(Socket::receive_reported);
         }
         let [ring, workers, gate, ranges] = self.driver.wake_sources();
         let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
         let sources = [socket, ring, workers, gate, ranges];
         let [socket, ..] = poll::readable(&sources, self.driver.wake_after())?;
-        if socket { self.receive() } else { Ok(()) }
+        if socket { self.receive(Socket::receive_reported) } else { Ok(()) }
     }
 
-    fn receive(&mut self) -> Result<(), Ended> {
+    fn receive(
+        &mut self,
+        from: fn(&Socket, *mut u8, usize) -> std::io::Result<Option<usize>>,
+    ) -> Result<(), Ended> {
         let (room, len) = self.inbox.make_room();
-        match self.socket.receive(room, len)? {
+        match from(&self.socket, room, len)? {
             Some(0) => return self.on_end_of_stream(),
             Some(len) => {
                 self.inbox.received(len);

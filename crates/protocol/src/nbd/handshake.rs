@@ -16,12 +16,19 @@
 //!   OptionDiscard bytes, more to come                         Continue         OptionDiscard
 //!   OptionDiscard the last bytes of ABORT                     ACK, Closed      Ended
 //!   OptionDiscard the last bytes of any other                 its reply        OptionHeader
+//!   OptionHeader  STARTTLS, if TLS is offered                 ACK, StartTls    OptionHeader
+//!   OptionHeader  ... with bytes behind it                    Broken           Ended
 //!   Ended         anything                                    the same again   Ended
 //! ```
 //!
 //! EXPORT_NAME, INFO, GO and the metadata contexts need their data in one piece, up to
 //! [`OPTION_DATA_MAX_BYTES`]. All other data is discarded on arrival: of unknown options and of
 //! ABORT, surplus data of options without data, and data beyond that size.
+//!
+//! Where TLS is required, all options but STARTTLS and ABORT are refused before it, without a look at
+//! their data, and EXPORT_NAME ends the connection (FORCEDTLS in the specification). With TLS the
+//! negotiation begins anew: an attacker may have negotiated before. Bytes behind STARTTLS were sent
+//! before the client could know the answer. They would enter the protected stream in the clear.
 //!
 //! A client without fixed newstyle speaks plain newstyle. There the specification has no option but
 //! EXPORT_NAME, and no way to refuse one. So such a client gets its export or is disconnected.
@@ -55,6 +62,19 @@ pub(super) enum Progress {
     Open { consumed: usize, opening: Opening },
 }
 
+/// Use of TLS on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Security {
+    /// The server has no TLS.
+    NoTls,
+    /// The client may start TLS.
+    Offered,
+    /// The client must start TLS.
+    Required,
+    /// All bytes come out of TLS.
+    Started,
+}
+
 /// State of the negotiation.
 #[derive(Debug)]
 pub(super) struct Negotiated {
@@ -69,6 +89,7 @@ pub(super) struct Negotiated {
 pub(super) struct Handshake {
     state: State,
     negotiated: Negotiated,
+    pub(super) security: Security,
     options_seen: u32,
 }
 
@@ -91,6 +112,7 @@ impl Handshake {
                 mode: ReplyMode::Simple,
                 allocation: None,
             },
+            security: Security::NoTls,
             options_seen: 0,
         }
     }
@@ -121,6 +143,14 @@ impl Handshake {
                 self.state = State::OptionDiscard { option, left_bytes, too_big };
                 if left_bytes > 0 {
                     return step(taken, Event::Continue);
+                }
+                if self.needs_tls(option) {
+                    options::needs_tls(option, out);
+                    return self.on_answer(Answer::Replied, taken);
+                }
+                if option == OPT_STARTTLS && self.security != Security::NoTls {
+                    options::put_error(option, REP_ERR_INVALID, "STARTTLS takes no data", out);
+                    return self.on_answer(Answer::Replied, taken);
                 }
                 let answer = options::answer_discarded(
                     &mut self.negotiated,
@@ -160,9 +190,17 @@ impl Handshake {
             return self.end(HEADER_BYTES, Event::Broken(violation));
         }
         self.options_seen += 1;
-        let has_reader = options::reads_data(option);
+        let needs_tls = self.needs_tls(option);
+        let has_reader = options::reads_data(option) && !needs_tls;
         let too_big = has_reader && len_bytes > OPTION_DATA_MAX_BYTES;
         match len_bytes {
+            0 if needs_tls => {
+                options::needs_tls(option, out);
+                self.on_answer(Answer::Replied, HEADER_BYTES)
+            }
+            0 if option == OPT_STARTTLS && self.security != Security::NoTls => {
+                self.on_start_tls(bytes.len() > HEADER_BYTES, out)
+            }
             0 if has_reader => self.on_option_data(exports, (option, &[]), HEADER_BYTES, out),
             0 => {
                 let answer = options::answer_empty(&mut self.negotiated, exports, option, out);
@@ -184,6 +222,9 @@ impl Handshake {
         if magic != OPTION_MAGIC {
             return Some(Violation::OptionMagic(magic));
         }
+        if option == OPT_EXPORT_NAME && self.security == Security::Required {
+            return Some(Violation::ExportNameWithoutTls);
+        }
         if option != OPT_EXPORT_NAME && !self.negotiated.fixed_newstyle {
             return Some(Violation::NotFixedNewstyle(option));
         }
@@ -195,6 +236,29 @@ impl Handshake {
             _ => OPTION_DISCARD_MAX_BYTES,
         };
         (len_bytes > limit_bytes).then_some(Violation::OptionTooLong { option, len_bytes })
+    }
+
+    /// Whether the option is refused until TLS is in use.
+    fn needs_tls(&self, option: u32) -> bool {
+        self.security == Security::Required && !matches!(option, OPT_STARTTLS | OPT_ABORT)
+    }
+
+    fn on_start_tls(&mut self, has_more: bool, out: &mut Vec<u8>) -> Progress {
+        if self.security == Security::Started {
+            let text = "TLS is in use already";
+            options::put_error(OPT_STARTTLS, REP_ERR_INVALID, text, out);
+            return self.on_answer(Answer::Replied, HEADER_BYTES);
+        }
+        if has_more {
+            return self.end(HEADER_BYTES, Event::Broken(Violation::BytesBehindStartTls));
+        }
+        options::put_option_reply(OPT_STARTTLS, REP_ACK, &[], out);
+        self.security = Security::Started;
+        // The client's flags stay: they are sent only once.
+        self.negotiated.mode = ReplyMode::Simple;
+        self.negotiated.allocation = None;
+        self.state = State::OptionHeader;
+        step(HEADER_BYTES, Event::StartTls)
     }
 
     fn on_option_data(

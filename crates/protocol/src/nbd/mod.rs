@@ -29,6 +29,7 @@
 //!     match step.event {
 //!         Event::NeedMore => break, // send, receive, and call again with what was not consumed
 //!         Event::Continue | Event::Opened(_) => {}
+//!         Event::StartTls => break, // without `Session::with_tls` it does not come
 //!         Event::Request(_) | Event::Payload { .. } => {} // execute, then reply
 //!         Event::Closed | Event::Broken(_) => break, // finish what is in flight and disconnect
 //!     }
@@ -54,5 +55,5 @@ mod wire;
 pub use export::{Export, ExportError};
 pub use reply::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
 pub use request::{Command, Errno, Request};
-pub use session::{Event, Session, Step, Violation};
+pub use session::{Event, Session, Step, Tls, Violation};
 pub use status::Extent;

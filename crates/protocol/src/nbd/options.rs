@@ -104,8 +104,13 @@ pub(super) fn answer_discarded(
     Answer::Replied
 }
 
-/// Answer to unknown options, and to STARTTLS: this server has no TLS, and the specification gives
-/// this answer for it.
+/// Answer to an option that needs TLS.
+pub(super) fn needs_tls(option: u32, out: &mut Vec<u8>) {
+    put_error(option, REP_ERR_TLS_REQD, "this server requires TLS", out);
+}
+
+/// Answer to unknown options, and to STARTTLS of a server without TLS: the specification gives this
+/// answer for it.
 fn unsupported(option: u32, out: &mut Vec<u8>) {
     let text = match option {
         OPT_STARTTLS => "this server does not offer TLS",

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::export::{Export, Exports};
-use super::handshake::{Handshake, Progress};
+use super::handshake::{Handshake, Progress, Security};
 use super::reply::{Answered, Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
 use super::request::{Errno, Request};
 use super::status::{Extent, put_block_status};
@@ -37,6 +37,9 @@ pub enum Event {
     NeedMore,
     /// Progress without a result, or a request answered by the session: call again.
     Continue,
+    /// The client starts TLS: send the written bytes, then perform a TLS handshake. All later bytes
+    /// must come out of TLS. Bytes that arrived before the end of sending break the protocol.
+    StartTls,
     /// The transmission phase begins, on the export with this index.
     Opened(usize),
     /// A request to execute. `Payload` events follow a WRITE.
@@ -86,12 +89,30 @@ pub enum Violation {
     /// EXPORT_NAME after extended headers, which the specification forbids.
     #[error("EXPORT_NAME after EXTENDED_HEADERS: the client must use GO")]
     ExportNameAfterExtended,
+    /// EXPORT_NAME without TLS: the option has no error reply.
+    #[error("EXPORT_NAME without TLS, which this server requires")]
+    ExportNameWithoutTls,
+    /// Bytes behind STARTTLS, which would enter the protected stream in the clear.
+    #[error("bytes after STARTTLS and before its answer")]
+    BytesBehindStartTls,
     /// Wrong magic of a request: the stream is out of step.
     #[error("wrong magic number {0:#010x} before a request")]
     RequestMagic(u32),
     /// A payload above the limit.
     #[error("a request has {0} bytes of payload, above this server's limit")]
     PayloadTooLong(u64),
+}
+
+/// Use of TLS by a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// No TLS.
+    #[default]
+    Off,
+    /// A client may start TLS.
+    On,
+    /// A client must start TLS before it can do anything else.
+    Require,
 }
 
 /// Rule for splitting payload.
@@ -132,6 +153,19 @@ impl Session {
             phase: Phase::Handshake(Handshake::new()),
             piece: Piece { align_bytes: 1, max_bytes: usize::MAX },
         }
+    }
+
+    /// Sets the use of TLS, before the first byte is passed. The default is none.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        if let Phase::Handshake(handshake) = &mut self.phase {
+            handshake.security = match tls {
+                Tls::Off => Security::NoTls,
+                Tls::On => Security::Offered,
+                Tls::Require => Security::Required,
+            };
+        }
+        self
     }
 
     /// Appends the server's greeting, which is sent before anything is received.

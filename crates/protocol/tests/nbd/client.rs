@@ -150,6 +150,7 @@ impl Ask {
 /// Output of a session; adjacent payload pieces of one request are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionOutput {
+    StartTls,
     Opened(usize),
     Request(Request),
     Payload { offset: u64, data: Vec<u8>, last: bool },
@@ -249,6 +250,7 @@ impl Peer {
 
     fn on_event(&mut self, event: Event, taken: &[u8]) {
         match event {
+            Event::StartTls => self.seen.push(SessionOutput::StartTls),
             Event::Opened(index) => {
                 assert!(self.session.is_transmission());
                 assert_eq!(self.session.export(), Some(index));

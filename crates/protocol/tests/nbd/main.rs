@@ -12,3 +12,4 @@ mod replies;
 mod requests;
 mod splits;
 mod status;
+mod tls;

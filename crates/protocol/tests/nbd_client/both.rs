@@ -85,7 +85,7 @@ impl Server {
             at += step.consumed;
             match step.event {
                 nbd::Event::NeedMore => break,
-                nbd::Event::Continue | nbd::Event::Opened(_) => {}
+                nbd::Event::Continue | nbd::Event::StartTls | nbd::Event::Opened(_) => {}
                 nbd::Event::Request(request) if request.command == Command::Write => {
                     self.write = Some(request);
                 }
@@ -306,7 +306,7 @@ impl Caller {
             at += step.consumed;
             match step.event {
                 Event::NeedMore => break,
-                Event::Continue => {}
+                Event::Continue | Event::StartTls => {}
                 Event::Opened => self.opened = true,
                 Event::Payload(piece) => self.tell(piece, |at| bytes[at]),
                 Event::Zeroes(piece) => self.tell(piece, |_| 0),

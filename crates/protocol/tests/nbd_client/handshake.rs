@@ -185,7 +185,7 @@ fn refusal_is_told_with_the_words_of_the_server() {
         (
             ERR_TLS_REQD,
             b"use -o tls",
-            "requires TLS, which this client does not speak; it says: use",
+            "requires TLS: write nbds:// or nbds+unix:// in the URI; it says: use",
         ),
         (0x8000_0004, b"", "its platform does not support it"),
         (0x8000_0008, b"", "it requires clients that respect its block sizes"),
@@ -340,4 +340,39 @@ fn handshake_can_be_given_up() {
     assert_eq!(silent.session.on_eof(), &Failure::GivenUp, "the first failure is the one");
     let mut closed = Client::new(settings(ReplyMode::Extended));
     assert_eq!(closed.session.on_eof(), &Failure::ClosedInHandshake);
+}
+
+fn settings_with_tls() -> Settings {
+    Settings { tls: true, ..settings(ReplyMode::Structured) }
+}
+
+#[test]
+fn client_that_wants_tls_asks_for_nothing_before_it() {
+    let mut client = Client::new(settings_with_tls());
+    client.feed(&greeting());
+    assert_eq!(client.take_out(), [&[0, 0, 0, 3][..], &option(STARTTLS, &[])].concat());
+    client.feed(&option_reply(STARTTLS, ACK, &[]));
+    // `Client` gives the session the turn again, as a world does after the handshake of TLS.
+    assert_eq!(client.seen, [SessionOutput::StartTls]);
+    assert_eq!(client.take_out(), option(STRUCTURED_REPLY, &[]));
+}
+
+#[test]
+fn client_that_wants_tls_ends_without_it() {
+    for error in [ERR_UNSUP, ERR_TLS_REQD, ERR_SHUTDOWN, 0x8000_0002] {
+        let mut client = Client::new(settings_with_tls());
+        play(&mut client, &[greeting(), option_reply(STARTTLS, error, b"no")]);
+        let failure = client.session.failure().expect("it failed");
+        assert_eq!(*failure, Failure::NoTls { text: "no".into() });
+    }
+}
+
+/// A man in the middle puts replies behind the ACK, to be taken for the server's.
+#[test]
+fn bytes_behind_the_ack_of_tls_end_the_connection() {
+    let mut client = Client::new(settings_with_tls());
+    let injected = [option_reply(STARTTLS, ACK, &[]), option_reply(GO, ACK, &[])].concat();
+    play(&mut client, &[greeting(), injected]);
+    let failure = client.session.failure().expect("it failed");
+    assert_eq!(*failure, Failure::Violation(Violation::BytesBeforeTls));
 }

@@ -7,6 +7,7 @@ use blockyard_protocol::nbd::{Errno, Extent, ReplyMode};
 
 pub(crate) const EXPORT_NAME: u32 = 1;
 pub(crate) const ABORT: u32 = 2;
+pub(crate) const STARTTLS: u32 = 5;
 pub(crate) const GO: u32 = 7;
 pub(crate) const STRUCTURED_REPLY: u32 = 8;
 pub(crate) const SET_META: u32 = 10;
@@ -163,6 +164,7 @@ pub(crate) fn error_body(error: u32, text: &[u8]) -> Vec<u8> {
 /// Output of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionOutput {
+    StartTls,
     Opened,
     Payload { cookie: Cookie, start: u64, data: Vec<u8> },
     Zeroes { cookie: Cookie, start: u64, len: u64 },
@@ -230,6 +232,7 @@ impl Client {
                 _ => assert!(consumed > 0, "it does not move: {event:?}"),
             }
             match event {
+                Event::StartTls => self.seen.push(SessionOutput::StartTls),
                 Event::Opened => self.seen.push(SessionOutput::Opened),
                 Event::Payload(piece) => self.see_payload(piece, bytes),
                 Event::Zeroes(Piece { cookie, start_bytes: start, len_bytes: len }) => {

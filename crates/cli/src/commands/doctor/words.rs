@@ -142,7 +142,8 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
         ),
         Fact::OpenAddress { address } => (
             format!("{address} is open to the network, without encryption"),
-            "socket = \"PATH\", and ssh -L or a VPN for remote clients".into(),
+            "tls_certificates = \"DIR\", which blockyard tls init makes; or socket = \"PATH\" and ssh -L"
+                .into(),
         ),
         Fact::Workers { threads, cpus } => (
             format!("{threads} cipher threads share {cpus} CPUs"),

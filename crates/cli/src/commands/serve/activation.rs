@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-use super::{reachable_host, warn_if_exposed};
+use super::reachable_host;
 use crate::failure::Failure;
 use crate::nbd;
 
@@ -17,6 +17,8 @@ pub(super) struct Activated {
     pub(super) fd: OwnedFd,
     /// Its address for clients, if it has one.
     pub(super) place: Option<nbd::Server>,
+    /// Its address if it is a TCP socket.
+    pub(super) address: Option<SocketAddr>,
 }
 
 /// Takes all sockets. Call it before any thread exists: it clears the environment variables.
@@ -34,8 +36,8 @@ fn take(given: &mut ListenFd, index: usize) -> Result<Activated, Failure> {
             "stream socket",
         );
         if let Ok(Some(fd)) = socket {
-            let place = place_of(&fd);
-            return Ok(Activated { fd, place });
+            let (place, address) = place_of(&fd);
+            return Ok(Activated { fd, place, address });
         }
     }
     Err(Failure::failed(format!(
@@ -45,13 +47,12 @@ fn take(given: &mut ListenFd, index: usize) -> Result<Activated, Failure> {
     )))
 }
 
-fn place_of(fd: &OwnedFd) -> Option<nbd::Server> {
-    let address = rustix::net::getsockname(fd.as_fd()).ok()?;
+fn place_of(fd: &OwnedFd) -> (Option<nbd::Server>, Option<SocketAddr>) {
+    let Ok(address) = rustix::net::getsockname(fd.as_fd()) else { return (None, None) };
     if let Ok(tcp) = SocketAddr::try_from(address.clone()) {
-        warn_if_exposed(&tcp);
-        return Some(nbd::Server::Tcp(reachable_host(&tcp), tcp.port()));
+        return (Some(nbd::Server::Tcp(reachable_host(&tcp), tcp.port())), Some(tcp));
     }
-    let unix = SocketAddrUnix::try_from(address).ok()?;
-    let path = unix.path()?.into_owned().into_string().ok()?;
-    Some(nbd::Server::Unix(PathBuf::from(path)))
+    let unix = SocketAddrUnix::try_from(address).ok();
+    let path = unix.and_then(|unix| unix.path()?.into_owned().into_string().ok());
+    (path.map(|path| nbd::Server::Unix(PathBuf::from(path))), None)
 }

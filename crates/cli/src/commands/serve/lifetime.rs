@@ -67,12 +67,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts the command, with an export and its servers as variables.
-    pub(super) fn start(command: &str, export: &str, servers: &[Server]) -> Result<Self, Failure> {
+    /// Starts the command, with an export, its URI and its servers as variables.
+    pub(super) fn start(
+        command: &str,
+        export: &str,
+        uri: Option<Uri>,
+        servers: &[Server],
+    ) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::failed(format!("--run: cannot start sh: {error}"));
-        let uri = servers
-            .first()
-            .map(|server| Uri { server: server.clone(), export: export.into() }.to_string());
         let socket = servers.iter().find_map(|server| match server {
             Server::Unix(path) => Some(path.clone()),
             Server::Tcp(..) => None,
@@ -83,7 +85,9 @@ impl Running {
         });
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", command]).env("exportname", export);
-        shell.env("uri", uri.unwrap_or_default()).env("port", port.unwrap_or_default());
+        shell
+            .env("uri", uri.map_or_else(String::new, |uri| uri.to_string()))
+            .env("port", port.unwrap_or_default());
         shell.env("unixsocket", socket.unwrap_or_default());
         let mut child = with_usual_signals(&mut shell).spawn().map_err(failed)?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {

@@ -19,8 +19,14 @@ pub enum Failure {
     #[error("the server does not speak fixed newstyle NBD: it is too old")]
     NotFixedNewstyle,
     /// The server requires TLS, for everything or for this export.
-    #[error("the server requires TLS, which this client does not speak{}", Said(.text))]
+    #[error("the server requires TLS: write nbds:// or nbds+unix:// in the URI{}", Said(.text))]
     TlsRequired {
+        /// The server's message, printable; may be empty.
+        text: String,
+    },
+    /// The server has no TLS, although the caller wants it.
+    #[error("the server does not offer TLS, which the URI asks for{}", Said(.text))]
+    NoTls {
         /// The server's message, printable; may be empty.
         text: String,
     },
@@ -85,6 +91,10 @@ pub enum Violation {
         /// Announced length.
         len_bytes: u32,
     },
+    /// Bytes between the ACK of STARTTLS and TLS, which would enter the protected stream in the
+    /// clear.
+    #[error("bytes in the clear after the start of TLS")]
+    BytesBeforeTls,
     /// Too many replies to one option.
     #[error("too many replies to one option")]
     TooManyReplies,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   option sent        on ACK                 on an error
+//!   STARTTLS           (TLS), the first one   failed
 //!   EXTENDED_HEADERS   SET_META_CONTEXT       STRUCTURED_REPLY
 //!   STRUCTURED_REPLY   SET_META_CONTEXT       GO, with simple replies
 //!   SET_META_CONTEXT   GO                     GO, without block status
@@ -10,12 +11,15 @@
 //! ```
 //!
 //! The first option asks for the best mode that the caller wants. SET_META_CONTEXT is left out
-//! without block status. An error for TLS or shutdown ends the handshake after any option.
+//! without block status. STARTTLS is sent before all others if the caller wants TLS. A server may not
+//! send anything between its ACK and TLS. An error for TLS or shutdown ends the handshake after any option.
 //!
 //! ```text
 //!   state       input                                     next
 //!   Greeting    fixed newstyle                            Reply, first option sent
 //!   Reply       header of ACK                             Reply or ExportName, next option sent
+//!   Reply       header of ACK to STARTTLS                 TlsStarted
+//!   TlsStarted  (the caller has TLS)                      Reply, next option sent
 //!   Reply       header of an error with a message         Error
 //!   Reply       header of INFO, META_CONTEXT              Info, Context
 //!   Error       the end of the message                    as the table above says
@@ -75,6 +79,7 @@ pub(super) struct Handshake {
     export_name: String,
     /// Whether block status is wanted.
     allocation: bool,
+    tls: bool,
     no_zeroes: bool,
     /// The wanted mode, then the negotiated one.
     mode: ReplyMode,
@@ -89,6 +94,7 @@ pub(super) struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
+    TlsStarted,
     Reply,
     Error { kind: u32 },
     Info { len_bytes: usize },
@@ -103,6 +109,7 @@ impl Handshake {
             state: State::Greeting,
             export_name: settings.export_name,
             allocation: settings.allocation,
+            tls: settings.tls,
             no_zeroes: false,
             mode: settings.mode_max,
             context: None,
@@ -132,6 +139,10 @@ impl Handshake {
     ) -> Result<Progress, Failure> {
         match self.state {
             State::Greeting => self.on_greeting(bytes, out),
+            State::TlsStarted => {
+                self.send_first(out);
+                Ok(Progress::Step(Step::NEED_MORE))
+            }
             State::Reply => self.on_reply(bytes, out),
             State::Error { kind } => {
                 let taken = self.message.on_bytes(bytes);
@@ -175,12 +186,20 @@ impl Handshake {
         let known = flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         self.no_zeroes = known & FLAG_NO_ZEROES != 0;
         out.put32(u32::from(known));
+        if self.tls {
+            self.send(OPT_STARTTLS, out);
+        } else {
+            self.send_first(out);
+        }
+        Ok(went_on(GREETING_BYTES))
+    }
+
+    fn send_first(&mut self, out: &mut Vec<u8>) {
         match self.mode {
             ReplyMode::Extended => self.send(OPT_EXTENDED_HEADERS, out),
             ReplyMode::Structured => self.send(OPT_STRUCTURED_REPLY, out),
             ReplyMode::Simple => self.send(OPT_GO, out),
         }
-        Ok(went_on(GREETING_BYTES))
     }
 
     /// Sends an option with its data, and waits for its replies.
@@ -239,6 +258,9 @@ impl Handshake {
         }
         let len_bytes = len_bytes as usize;
         match kind {
+            REP_ACK if self.option == OPT_STARTTLS => {
+                return self.on_tls_ack(bytes.len() > REPLY_HEADER_BYTES);
+            }
             REP_ACK => return self.on_ack(out),
             REP_INFO => self.state = State::Info { len_bytes },
             REP_META_CONTEXT if len_bytes != CONTEXT_BYTES => {
@@ -256,6 +278,14 @@ impl Handshake {
         Ok(went_on(REPLY_HEADER_BYTES))
     }
 
+    fn on_tls_ack(&mut self, has_more: bool) -> Result<Progress, Failure> {
+        if has_more {
+            return Err(Violation::BytesBeforeTls.into());
+        }
+        self.state = State::TlsStarted;
+        Ok(Progress::Step(Step { consumed: REPLY_HEADER_BYTES, event: Event::StartTls }))
+    }
+
     fn on_ack(&mut self, out: &mut Vec<u8>) -> Result<Progress, Failure> {
         match self.option {
             OPT_EXTENDED_HEADERS | OPT_STRUCTURED_REPLY if self.allocation => {
@@ -271,6 +301,10 @@ impl Handshake {
 
     fn on_error(&mut self, error: u32, out: &mut Vec<u8>) -> Result<(), Failure> {
         match (self.option, error) {
+            (OPT_STARTTLS, _) => {
+                self.put_abort(out);
+                return Err(Failure::NoTls { text: self.message.printable() });
+            }
             (_, REP_ERR_TLS_REQD) => {
                 self.put_abort(out);
                 return Err(Failure::TlsRequired { text: self.message.printable() });

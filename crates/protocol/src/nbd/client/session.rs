@@ -29,6 +29,8 @@ pub struct Settings {
     pub mode_max: ReplyMode,
     /// Request `base:allocation`, for BLOCK_STATUS. Requires replies in chunks.
     pub allocation: bool,
+    /// Ask for TLS first, and fail without it.
+    pub tls: bool,
     /// Greatest number of requests in flight, at least one. Their memory is allocated once.
     pub in_flight_max: u16,
 }
@@ -40,6 +42,7 @@ impl Settings {
             export_name: export_name.into(),
             mode_max: ReplyMode::Extended,
             allocation: false,
+            tls: false,
             in_flight_max: IN_FLIGHT_DEFAULT,
         }
     }
@@ -79,6 +82,9 @@ pub enum Event {
     NeedMore,
     /// Progress without a result: call again.
     Continue,
+    /// The server starts TLS: perform a TLS handshake, then call again without bytes. All later
+    /// bytes must come out of TLS.
+    StartTls,
     /// The export is open: submit requests. [`Session::remote`] describes it.
     Opened,
     /// Data of a READ: the first `len_bytes` of the passed bytes, which were consumed.
