@@ -33,7 +33,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
-    load, man, mount, repair, replay, resize, serve, table, tokens, top, trace,
+    load, man, mount, repair, replay, resize, serve, table, tls, tokens, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -81,6 +81,7 @@ pub(crate) enum Command {
     Key(Box<keyslots::KeyCommand>),
     Token(Box<tokens::TokenCommand>),
     Header(Box<header::HeaderCommand>),
+    Tls(tls::TlsCommand),
     Erase(erase::EraseArgs),
     Resize(resize::ResizeArgs),
     Status(control::StatusArgs),
@@ -120,6 +121,7 @@ impl Command {
             Self::Key(args) => keyslots::run(&args),
             Self::Token(args) => tokens::run(&args),
             Self::Header(args) => header::run(&args),
+            Self::Tls(args) => tls::run(&args),
             Self::Erase(args) => erase::run(&args),
             Self::Resize(args) => resize::run(&args),
             Self::Status(args) => control::status(&args),

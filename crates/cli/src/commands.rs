@@ -23,6 +23,7 @@ pub(crate) mod report;
 pub(crate) mod resize;
 pub(crate) mod serve;
 pub(crate) mod table;
+pub(crate) mod tls;
 pub(crate) mod tokens;
 pub(crate) mod top;
 pub(crate) mod trace;

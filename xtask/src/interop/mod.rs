@@ -21,6 +21,7 @@ mod paths;
 mod peers;
 mod qemu;
 mod service;
+mod tls;
 mod tokens;
 mod traces;
 
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut cases = Cases::new(args.only.as_deref());
     peers::run(&mut cases, &lab);
     clients::run(&mut cases, &lab);
+    tls::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
     machines::run(&mut cases, &lab);
     qemu::run(&mut cases, &lab, args.rounds);

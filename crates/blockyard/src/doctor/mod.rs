@@ -32,6 +32,7 @@ use blockyard_host::nbd::uri::Uri;
 use crate::error::contained;
 use crate::limit::Limit;
 use crate::status::{Loss, RefusedWrite};
+use crate::tls::{Flaw, names};
 use crate::{Control, Error, Place, memory};
 
 pub use serving::Serving;
@@ -103,6 +104,8 @@ pub enum Fact {
         /// All users, or those of the file's group.
         by_all: bool,
     },
+    /// TLS refuses a certificate.
+    Certificate(Flaw),
     /// The file system cannot make holes in a file.
     NoHoles,
     /// The file system around a file.
@@ -325,6 +328,7 @@ impl Fact {
             | Self::Header(_)
             | Self::OldHeader(_)
             | Self::OpenAddress { .. }
+            | Self::Certificate(_)
             | Self::Lost(_)
             | Self::WriteRefused(_)
             | Self::Errors { .. } => Severity::Risky,
@@ -454,6 +458,22 @@ pub fn server(control: &Control, between: Duration) -> Result<Vec<Finding>, Erro
         let socket = control.socket();
         Ok(server::findings(&server::Looks { socket, now: &now, before: &before, idle_cpus }))
     })
+}
+
+/// Checks the certificates and keys of a directory for TLS.
+///
+/// # Errors
+/// The directory has no certificate, or a file is damaged.
+pub fn tls(dir: &Path) -> Result<Vec<Finding>, Error> {
+    let certificates = crate::tls::show(dir)?;
+    let flaws = certificates.into_iter().flat_map(|certificate| {
+        let path = certificate.path;
+        let facts = certificate.flaws.into_iter().map(Fact::Certificate);
+        facts.map(move |fact| Finding::at(&path, fact))
+    });
+    let keys = [names::CA_KEY, names::SERVER_KEY, names::CLIENT_KEY].map(|name| dir.join(name));
+    let keys = keys.iter().filter_map(|path| serving::key_file(path));
+    Ok(flaws.chain(keys).collect())
 }
 
 fn cpus() -> usize {

@@ -51,7 +51,7 @@ impl Serving {
     }
 }
 
-fn key_file(path: &Path) -> Option<Finding> {
+pub(super) fn key_file(path: &Path) -> Option<Finding> {
     file::permissions(path, &path.metadata().ok()?, Secret::Key)
 }
 

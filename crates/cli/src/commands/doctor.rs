@@ -50,6 +50,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
+    /// Check the certificates and keys of a directory, for NBD over TLS
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    tls: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -83,6 +87,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     if let Some(socket) = &args.control {
         findings.extend(doctor::server(&Control::at(socket), BETWEEN_LOOKS)?);
+    }
+    if let Some(dir) = &args.tls {
+        findings.extend(doctor::tls(dir)?);
     }
     let findings = each_once(findings);
     if args.json {

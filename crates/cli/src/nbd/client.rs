@@ -134,13 +134,7 @@ impl Client {
         let connection = uri.tls_connection().map_err(problem)?;
         let mut stream = StreamOwned::new(connection, self.stream);
         while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock).map_err(|error| {
-                let of_tls = error.get_ref().and_then(|error| error.downcast_ref());
-                match of_tls {
-                    Some(of_tls) => problem(blockyard::tls::explain(of_tls, "the server")),
-                    None => broken(uri, &error),
-                }
-            })?;
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| broken(uri, &error))?;
         }
         Ok(Self { stream: Box::new(stream) })
     }
@@ -355,6 +349,9 @@ fn refusal(uri: &Uri, kind: u32, text: &str, names: Option<&[String]>) -> Failur
 }
 
 fn broken(uri: &Uri, error: &io::Error) -> Failure {
+    if let Some(of_tls) = error.get_ref().and_then(|error| error.downcast_ref()) {
+        return Failure::failed(blockyard::tls::explain(of_tls, "the server")).at(uri);
+    }
     let problem = match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset

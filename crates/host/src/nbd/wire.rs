@@ -108,12 +108,20 @@ impl Wire {
     pub(super) fn send_all(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), String> {
         loop {
             let mut vecs = [iovec(bytes.as_ptr().cast_mut(), bytes.len())];
-            let sent = self.send_now(&mut vecs).map_err(|error| lost(&error))?;
+            let sent = self.send_now(&mut vecs).map_err(|error| self.reason(&error))?;
             bytes = &bytes[sent..];
             if bytes.is_empty() && !self.has_unsent() {
                 return Ok(());
             }
             self.wait(true, deadline)?;
+        }
+    }
+
+    /// The reason of a failed send: a server that refuses a certificate says so before it closes.
+    fn reason(&mut self, error: &io::Error) -> String {
+        match self.receive_now(&mut [0; RECEIVE_BYTES]) {
+            Err(received) if received.kind() == io::ErrorKind::InvalidData => lost(&received),
+            _ => lost(error),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Non-blocking handshake of one client, from the first byte to the open export.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use blockyard_protocol::nbd::{Event, Export, Session, Tls};
 use rustix::event::PollFlags;
@@ -143,7 +144,7 @@ impl Handshake {
                 Progress::WaitsFor(PollFlags::IN | PollFlags::OUT)
             }
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                log::say(format_args!("a client is refused: {error}"));
+                say_refused(&error);
                 Progress::Over
             }
             Err(_) => Progress::Over,
@@ -159,6 +160,17 @@ impl Handshake {
         self.out.clear();
         self.sent_bytes = 0;
         Ok(false)
+    }
+}
+
+/// Reports a failure of TLS, at most once a second: clients without a certificate can cause many.
+fn say_refused(error: &std::io::Error) {
+    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+    let now = Instant::now();
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.is_none_or(|said| now.duration_since(said) >= Duration::from_secs(1)) {
+        *said = Some(now);
+        log::say(format_args!("a client is refused: {error}"));
     }
 }
 

@@ -9,6 +9,7 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
@@ -193,6 +194,20 @@ impl Credentials {
             return Err(self.problem(name, "the file has no certificate in PEM"));
         }
         Ok(certificates)
+    }
+
+    /// Whether a key belongs to the first certificate of a file.
+    ///
+    /// # Errors
+    /// A file cannot be read, or its content has another form.
+    pub fn fits(&self, certificate: &str, key: &str) -> Result<bool, Error> {
+        let chain = self.certificates(certificate)?;
+        let key = CertifiedKey::from_der(chain, self.key(key)?, &provider());
+        match key {
+            Ok(_) => Ok(true),
+            Err(rustls::Error::InconsistentKeys(_)) => Ok(false),
+            Err(error) => Err(self.problem(certificate, error)),
+        }
     }
 
     fn key(&self, name: &str) -> Result<PrivateKeyDer<'static>, Error> {

@@ -81,7 +81,8 @@ fn of_certificate(problem: &CertificateError, peer: &str) -> String {
     format!("the certificate of {peer} {what}")
 }
 
-/// A presented name, as rustls prints it: `DnsName("host")`.
+/// A presented name, which rustls prints as `DnsName("host")` or `IpAddress(127.0.0.1)`.
 fn named(presented: &str) -> &str {
-    presented.split('"').nth(1).unwrap_or(presented)
+    let inner = presented.split_once('(').map_or(presented, |(_, inner)| inner);
+    inner.trim_end_matches(')').trim_matches('"')
 }

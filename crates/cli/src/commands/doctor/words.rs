@@ -120,6 +120,7 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
                 format!("chmod go-rwx {shell}"),
             )
         }
+        Fact::Certificate(flaw) => (printable(&flaw.problem), flaw.remedy.clone()),
         Fact::FileSystem(file_system) => of_file_system(*file_system, &shell),
         Fact::NoHoles => (
             "its file system cannot make holes: space freed by TRIM stays allocated".into(),
