@@ -31,6 +31,7 @@ fuzz_target!(|input: &[u8]| {
     let settings = Settings {
         mode_max: modes[usize::from(wish % 3)],
         allocation: wish & 0x80 == 0,
+        tls: wish & 0x20 != 0,
         in_flight_max: 8,
         ..Settings::new("disk")
     };

@@ -1,11 +1,12 @@
 //! The NBD session, from the greeting on. The first byte of the input says how the rest is cut into
-//! packets; requests that come out are checked as a world relies on them, and answered.
+//! packets, and whether there is TLS; requests that come out are checked as a world relies on them,
+//! and answered. Bytes after the start of TLS stand for those that come out of it.
 #![no_main]
 
 use std::sync::Arc;
 
 use blockyard_protocol::nbd::{
-    Command, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session,
+    Command, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session, Tls,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -18,7 +19,8 @@ fuzz_target!(|input: &[u8]| {
     (disk.can_trim, disk.can_fast_zero, disk.multi_conn) = (true, true, true);
     let mut reader = Export::new("read-only", SIZE_BYTES);
     reader.read_only = true;
-    let mut session = Session::new(Arc::new([disk, reader]), Some(0));
+    let session = Session::new(Arc::new([disk, reader]), Some(0));
+    let mut session = session.with_tls([Tls::Off, Tls::On, Tls::Require][usize::from(cut % 3)]);
     session.set_piece(512, PIECE_BYTES);
     let mut sent = Vec::new();
     session.greeting(&mut sent);
@@ -53,6 +55,10 @@ fn drain(session: &mut Session, bytes: &[u8], sent: &mut Vec<u8>) -> Option<usiz
             Event::Payload { offset_bytes, len_bytes, .. } => {
                 assert!(len_bytes > 0 && len_bytes <= step.consumed && len_bytes <= PIECE_BYTES);
                 assert!(offset_bytes + len_bytes as u64 <= SIZE_BYTES, "payload behind the end");
+            }
+            Event::StartTls => {
+                assert!(!session.is_transmission());
+                assert_eq!(at, bytes.len(), "bytes in the clear would enter TLS");
             }
             Event::Continue | Event::Opened(_) => assert!(step.consumed > 0, "it does not move"),
         }
