@@ -302,9 +302,9 @@ impl Config {
             tls_certificates: parsed.tls_certificates.map(|dir| folder.join(dir)),
             tls_verify_peer: parsed.tls_verify_peer,
             // A list is a file, and a file has a folder; a name has none.
-            tls_authz: parsed.tls_authz.map(|authz| match authz.contains('/') {
-                true => folder.join(authz).display().to_string(),
-                false => authz,
+            tls_authz: parsed.tls_authz.map(|authz| {
+                let is_file = authz.contains('/');
+                if is_file { folder.join(authz).display().to_string() } else { authz }
             }),
             insecure: parsed.insecure,
         };

@@ -117,6 +117,8 @@ pub(crate) struct ServeArgs {
     access: AccessArgs,
 
     /// Listen on a TCP port (default 10809); other addresses than this machine's loopback need TLS or
+    /// Listen on a TCP port (default 10809); other addresses than this machine's loopback need TLS
+    /// or
     /// --insecure
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,

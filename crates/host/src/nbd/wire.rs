@@ -1,5 +1,5 @@
-//! A connected socket to a server, in the clear or with TLS. No call here waits, except those with a
-//! deadline.
+//! A connected socket to a server, in the clear or with TLS. No call here waits, except those with
+//! a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -145,7 +145,8 @@ impl Stream {
         self.flush(socket, SendFlags::DONTWAIT).map(drop)
     }
 
-    /// Encrypts and sends; returns the number of consumed `vecs`, of which the next one is shortened
+    /// Encrypts and sends; returns the number of consumed `vecs`, of which the next one is
+    /// shortened
     /// to its rest. Encrypted bytes may be left ([`Stream::has_unsent`]), and so may be vectors.
     ///
     /// # Errors
@@ -163,7 +164,8 @@ impl Stream {
             let rest = &mut vecs[next..];
             for (slice, vec) in batch.iter_mut().zip(&*rest) {
                 let taken = vec.iov_len.min(BATCH_BYTES - len_bytes);
-                // SAFETY: every vector describes memory of the caller that stays until this returns.
+                // SAFETY: every vector describes memory of the caller that stays until this
+                // returns.
                 *slice = IoSlice::new(unsafe {
                     std::slice::from_raw_parts(vec.iov_base.cast::<u8>(), taken)
                 });

@@ -25,7 +25,8 @@
 //! [`OPTION_DATA_MAX_BYTES`]. All other data is discarded on arrival: of unknown options and of
 //! ABORT, surplus data of options without data, and data beyond that size.
 //!
-//! Where TLS is required, all options but STARTTLS and ABORT are refused before it, without a look at
+//! Where TLS is required, all options but STARTTLS and ABORT are refused before it, without a look
+//! at
 //! their data, and EXPORT_NAME ends the connection (FORCEDTLS in the specification). With TLS the
 //! negotiation begins anew: an attacker may have negotiated before. Bytes behind STARTTLS were sent
 //! before the client could know the answer. They would enter the protected stream in the clear.

@@ -143,7 +143,8 @@ fn of_path(fact: &Fact, path: &Path) -> (String, String) {
         ),
         Fact::OpenAddress { address } => (
             format!("{address} is open to the network, without encryption"),
-            "tls_certificates = \"DIR\", which blockyard tls init makes; or socket = \"PATH\" and ssh -L"
+            "tls_certificates = \"DIR\", which blockyard tls init makes; or socket = \"PATH\" and \
+             ssh -L"
                 .into(),
         ),
         Fact::Workers { threads, cpus } => (

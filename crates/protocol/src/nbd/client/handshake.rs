@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The first option asks for the best mode that the caller wants. SET_META_CONTEXT is left out
-//! without block status. STARTTLS is sent before all others if the caller wants TLS. A server may not
-//! send anything between its ACK and TLS. An error for TLS or shutdown ends the handshake after any option.
+//! without block status. STARTTLS is sent before all others if the caller wants TLS. A server may
+//! not send anything between its ACK and TLS. An error for TLS or shutdown ends the handshake after
+//! any option.
 //!
 //! ```text
 //!   state       input                                     next
