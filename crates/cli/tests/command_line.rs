@@ -174,7 +174,7 @@ fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
         (&["elevators", "lift"], "mq-deadline"),
         (&["info"], "VOLUME|URI"),
         (&["info", "nbd:localhost:1"], "nbd://HOST:PORT"),
-        (&["info", "nbds://localhost"], "TLS"),
+        (&["info", "nbds://localhost/?tls-psk-file=x"], "blockyard tls init"),
     ] {
         let output = lab.run(words);
         let said = text(&output.stderr);
