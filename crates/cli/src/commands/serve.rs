@@ -116,10 +116,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// Listen on a TCP port (default 10809); other addresses than this machine's loopback need TLS or
-    /// Listen on a TCP port (default 10809); other addresses than this machine's loopback need TLS
-    /// or
-    /// --insecure
+    /// Listen on a TCP port (default 10809); addresses beyond this machine need TLS or --insecure
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 

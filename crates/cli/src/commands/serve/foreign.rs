@@ -81,6 +81,20 @@ const UNKNOWN: &[(&[&str], &str)] = &[
          puts targets over a volume, and --read-only protects it",
     ),
     (&["--single"], "a client on standard input is not supported; use --run COMMAND"),
+    (
+        &["--tls-creds"],
+        "the certificates for TLS are those of a folder: --tls-certificates DIR, with the names that \
+         QEMU uses",
+    ),
+    (
+        &["--tls-psk"],
+        "TLS with pre-shared keys is not supported; `blockyard tls init DIR` makes certificates, for \
+         --tls-certificates DIR",
+    ),
+    (
+        &["--tls-hostname"],
+        "a server has no name to check; clients check it: `tls-hostname` in a URI",
+    ),
     (&["--object"], "the key comes from --key-file FILE, --key-fd N or --key-command COMMAND"),
     (&["--swap"], "a volume for swap needs nothing; keys are always locked in memory"),
     (&["--dump-plugin"], "there are no plugins; `blockyard serve --help` lists the options"),
@@ -141,7 +155,7 @@ mod tests {
     use super::*;
     use crate::args::definition;
 
-    /// `qemu-nbd --help` of QEMU 10.0 and `nbdkit --help` of nbdkit 1.42, without those of TLS.
+    /// `qemu-nbd --help` of QEMU 10.0 and `nbdkit --help` of nbdkit 1.42.
     const ALL: &str = "-p --port -b --bind -k --socket -e --shared -t --persistent -v --verbose -x \
         --export-name -D --description --handshake-limit -o --offset -A --allocation-depth \
         -B --bitmap -L --list --object -T --trace --fork --pid-file --selinux-label -c \
@@ -150,7 +164,8 @@ mod tests {
         --ipv4-only -6 --ipv6-only --debug --exit-with-parent --exportname --filter \
         --foreground -g --group -i --ipaddr --log --mask-handshake --newstyle --no-sr \
         --oldstyle -P --pidfile --readonly --run --single --swap --threads -U --unix -u \
-        --user --vsock --dump-config --dump-plugin";
+        --user --vsock --dump-config --dump-plugin --tls --tls-certificates --tls-verify-peer \
+        --tls-authz --tls-creds --tls-psk --tls-hostname";
 
     /// All spellings of the options of `serve`.
     fn ours() -> BTreeSet<String> {
