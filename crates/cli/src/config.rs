@@ -121,6 +121,7 @@ pub(crate) struct ExportSpec {
     pub(crate) disk: Option<DiskSpec>,
 }
 
+// 15 fields: one for each key of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigText {

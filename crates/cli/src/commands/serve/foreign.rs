@@ -83,12 +83,11 @@ const UNKNOWN: &[(&[&str], &str)] = &[
     (&["--single"], "a client on standard input is not supported; use --run COMMAND"),
     (
         &["--tls-creds"],
-        "the certificates for TLS are those of a folder: --tls-certificates DIR, with the names that \
-         QEMU uses",
+        "the certificates for TLS are those of a folder: --tls-certificates DIR, with QEMU's names",
     ),
     (
         &["--tls-psk"],
-        "TLS with pre-shared keys is not supported; `blockyard tls init DIR` makes certificates, for \
+        "TLS with pre-shared keys is not supported; `blockyard tls init DIR` makes certificates for \
          --tls-certificates DIR",
     ),
     (
