@@ -87,7 +87,7 @@ const UNKNOWN: &[(&[&str], &str)] = &[
     ),
     (
         &["--tls-psk"],
-        "TLS with pre-shared keys is not supported; `blockyard tls init DIR` makes certificates for \
+        "TLS with pre-shared keys is not supported; `blockyard tls init` makes certificates for \
          --tls-certificates DIR",
     ),
     (
