@@ -161,6 +161,35 @@ fn requests_in_flight_at_a_kill_are_done_by_the_next_server() {
     }
 }
 
+/// A limit of a byte a second: the first write is a debt of more than an hour.
+#[test]
+fn limit_of_the_rate_holds_for_a_virtual_machine_and_delays_no_flush_and_no_suspend() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["vol", "-d", "pass", "--vhost-user", "v", "--control", "c", "--bps-limit", "1"];
+    let server = lab.serve(&words);
+    let mut guest = connect(&lab);
+    assert_eq!(guest.write_data(0, &noise(4096, 1)), 0);
+    guest.push(0, 1, READ, 0, 4096);
+    guest.kick(0);
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0, "it passes the read");
+    assert!(!guest.has_ended(0), "the read waits");
+    lab.ok(&["limit", "c", "--none"]);
+    assert_eq!(guest.ended(0).0, 3);
+    assert!(guest.read(Guest::data_at(0, 1), 4096) == noise(4096, 1));
+    lab.ok(&["limit", "c", "--iops-limit", "1"]);
+    for slot in [1, 2, 3] {
+        guest.push(0, slot, READ, 0, 4096);
+    }
+    guest.kick(0);
+    // The queue has taken all of them, and a suspend waits for their end.
+    lab.ok(&["suspend", "c"]);
+    lab.ok(&["resume", "c"]);
+    let ended: Vec<u16> = (0..3).map(|_| guest.ended(0).0).collect();
+    assert_eq!(ended, [3, 6, 9]);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
 /// A socket that listens at this path and is the standard input of the command.
 fn passed(command: &mut Command, path: &Path) {
     command.stdin(Stdio::from(OwnedFd::from(UnixListener::bind(path).unwrap())));
