@@ -19,7 +19,7 @@ fn none() -> Vec<(u32, Vec<u8>)> {
 }
 
 /// Whether BLOCK_STATUS is served after GO to `name`.
-fn has_context(peer: &mut Peer, name: &str) -> bool {
+pub(crate) fn has_context(peer: &mut Peer, name: &str) -> bool {
     peer.feed(&option(GO, &info_data(name, &[])));
     peer.seen.clear();
     peer.out.clear();

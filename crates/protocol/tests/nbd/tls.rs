@@ -4,6 +4,7 @@
 use blockyard_protocol::nbd::{Tls, Violation};
 
 use crate::client::*;
+use crate::meta::has_context;
 
 const ERR_TLS_REQD: u32 = 0x8000_0005;
 
@@ -89,7 +90,8 @@ fn nothing_negotiated_before_tls_is_in_force_after_it() {
         assert_eq!(peer.haggle_one(STARTTLS, &[]), ACK);
         // Contexts need structured replies, and those can be asked for again.
         assert_eq!(peer.haggle_one(SET_META, &meta_data("disk", &["base:"])), ERR_INVALID);
-        assert_eq!(peer.haggle_one(mode, &[]), ACK);
+        assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ACK);
+        assert!(!has_context(&mut peer, "disk"), "the context is from before");
     }
 }
 
