@@ -84,12 +84,18 @@ fn tls_begins_once_and_no_option_asks_for_it_again() {
 #[test]
 fn nothing_negotiated_before_tls_is_in_force_after_it() {
     for mode in [STRUCTURED_REPLY, EXTENDED_HEADERS] {
-        let mut peer = peer(Tls::On);
-        assert_eq!(peer.haggle_one(mode, &[]), ACK);
-        peer.haggle(SET_META, &meta_data("disk", &["base:allocation"]));
-        assert_eq!(peer.haggle_one(STARTTLS, &[]), ACK);
+        let restarted = || {
+            let mut peer = peer(Tls::On);
+            assert_eq!(peer.haggle_one(mode, &[]), ACK);
+            peer.haggle(SET_META, &meta_data("disk", &["base:allocation"]));
+            assert_eq!(peer.haggle_one(STARTTLS, &[]), ACK);
+            peer
+        };
         // Contexts need structured replies, and those can be asked for again.
+        let mut peer = restarted();
         assert_eq!(peer.haggle_one(SET_META, &meta_data("disk", &["base:"])), ERR_INVALID);
+        assert_eq!(peer.haggle_one(mode, &[]), ACK);
+        let mut peer = restarted();
         assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ACK);
         assert!(!has_context(&mut peer, "disk"), "the context is from before");
     }
