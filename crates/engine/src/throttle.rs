@@ -75,10 +75,21 @@ impl Bucket {
         let now_ns = signed(now.0.into());
         let start_ns = self.free_at_ns.max(now_ns);
         let full_since_ns = now_ns.saturating_sub(signed(burst.0.into()));
-        let cost = u128::from(tokens) * u128::from(NANOS_PER_S) / u128::from(rate.get());
-        self.free_at_ns = self.free_at_ns.max(full_since_ns).saturating_add(signed(cost));
+        self.free_at_ns = self.free_at_ns.max(full_since_ns).saturating_add(cost_ns(rate, tokens));
         Nanos(start_ns.unsigned_abs())
     }
+
+    fn give_back(&mut self, rate: Option<NonZeroU64>, tokens: u64) {
+        if let Some(rate) = rate {
+            self.free_at_ns = self.free_at_ns.saturating_sub(cost_ns(rate, tokens));
+        }
+    }
+}
+
+/// The time in which this rate brings these tokens.
+fn cost_ns(rate: NonZeroU64, tokens: u64) -> i64 {
+    let cost = u128::from(tokens) * u128::from(NANOS_PER_S) / u128::from(rate.get());
+    i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
 /// Token buckets of one or several submitters.
@@ -106,6 +117,23 @@ impl Throttle {
     pub fn set(&mut self, now: Nanos, limits: Limits) {
         let empty = Bucket { free_at_ns: i64::try_from(now.0).unwrap_or(i64::MAX) };
         *self = Self { limits, operations: empty, bytes: empty };
+    }
+
+    /// Gives reserved tokens back.
+    pub fn give_back(&mut self, Cost { operations, bytes }: Cost) {
+        let Limits { iops, bytes_per_s, .. } = self.limits;
+        self.operations.give_back(iops, operations);
+        self.bytes.give_back(bytes_per_s, bytes);
+    }
+
+    /// Whether a bio would wait.
+    #[must_use]
+    pub fn is_in_debt(&self, now: Nanos) -> bool {
+        let now_ns = i64::try_from(now.0).unwrap_or(i64::MAX);
+        let owes = |rate: Option<NonZeroU64>, bucket: &Bucket| {
+            rate.is_some() && bucket.free_at_ns > now_ns
+        };
+        owes(self.limits.iops, &self.operations) || owes(self.limits.bytes_per_s, &self.bytes)
     }
 
     /// Takes tokens; returns the time from which on they may be used.
@@ -204,6 +232,12 @@ impl Waiting {
             self.first_at = reserve(*cost);
         }
         Some(first)
+    }
+
+    /// The tokens that the first held bio has reserved, which then has none.
+    pub fn take_reservation(&mut self) -> Option<Cost> {
+        let first = self.held.front_mut()?;
+        Some(core::mem::take(&mut first.cost))
     }
 
     /// Reserves again for the first held bio, after a change of the limits.

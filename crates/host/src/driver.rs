@@ -44,8 +44,26 @@ use patch::Patches;
 /// and cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
+/// What becomes of bios that wait for tokens of a rate limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldBios {
+    /// They wait.
+    Wait,
+    /// They start.
+    Start,
+    /// They fail.
+    Fail,
+}
+
+impl HeldBios {
+    /// Whether bios fail that need tokens. At the end of the server all start.
+    fn fail(self, throttle: &DriverThrottle) -> bool {
+        self == Self::Fail && throttle.is_limited() && !throttle.is_lifted()
+    }
+}
+
 /// One shard with its executor.
-// 19 fields: each bio passes all of these parts.
+// 20 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
@@ -74,6 +92,8 @@ pub(crate) struct Driver {
     granted: Vec<Granted>,
     /// `None` without limits of the rate.
     throttle: Option<DriverThrottle>,
+    /// Held bios do not wait for tokens any more.
+    held_bios: HeldBios,
     /// `None` for read-only volumes. Declared after the executor, so that ranges stay taken until
     /// its drop has waited for operations in flight.
     claims: Option<Claims>,
@@ -129,6 +149,7 @@ impl Driver {
             patches,
             granted: Vec::new(),
             throttle: None,
+            held_bios: HeldBios::Wait,
             claims: parts.ranges.as_ref().map(Claims::new).transpose()?,
             gate: parts.gate.as_ref().map(ShardGate::new).transpose()?,
         })
@@ -142,6 +163,22 @@ impl Driver {
     /// Limits the rate of later bios.
     pub(crate) fn set_throttle(&mut self, shared: Option<&Arc<SharedThrottle>>) {
         self.throttle = shared.map(DriverThrottle::new);
+    }
+
+    /// The client has left: held bios fail, because nobody waits for them.
+    pub(crate) fn abandon_held(&mut self) {
+        self.held_bios = HeldBios::Fail;
+    }
+
+    /// The front end waits for the end of its requests: held bios start.
+    pub(crate) fn start_held(&mut self) {
+        self.held_bios = HeldBios::Start;
+    }
+
+    /// Whether a bio would wait for tokens now.
+    #[inline]
+    pub(crate) fn would_wait(&self) -> bool {
+        self.throttle.as_ref().is_some_and(DriverThrottle::would_wait)
     }
 
     /// A request begins that moves or discards data: one operation, also in several bios.
@@ -196,7 +233,11 @@ impl Driver {
         }
         let _busy = self.busy();
         self.look(0);
-        if self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio)) {
+        if self.throttle.as_ref().is_some_and(|throttle| self.held_bios.fail(throttle)) {
+            self.refuse_held(&bio);
+        } else if self.held_bios == HeldBios::Start
+            || self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio))
+        {
             self.claim_and_pass(bio);
         }
         self.settle();
@@ -205,10 +246,19 @@ impl Driver {
     /// Starts held bios that have tokens; all, if a suspend or the end of the server would wait.
     fn start_throttled(&mut self) {
         while let Some(throttle) = &mut self.throttle {
-            let is_open = self.gate.as_ref().is_some_and(ShardGate::is_closing);
+            let is_open = self.held_bios != HeldBios::Wait
+                || self.gate.as_ref().is_some_and(ShardGate::is_closing);
+            let fails = self.held_bios.fail(throttle);
+            if fails {
+                throttle.give_back();
+            }
             let Some(Held { bio, since, .. }) = throttle.next(is_open) else { break };
             if let Some(number) = UserData(bio.user).patch() {
                 self.start_patch(number);
+                continue;
+            }
+            if fails {
+                self.refuse_held(&bio);
                 continue;
             }
             if bio.origin.sample != Sample::NONE {
@@ -216,6 +266,12 @@ impl Driver {
             }
             self.claim_and_pass(bio);
         }
+    }
+
+    /// Ends a held bio, which has no range and has not passed the gate.
+    fn refuse_held(&mut self, bio: &Bio) {
+        self.tracepoint.ended(&[Done { user: bio.user, status: BlkStatus::IoError }]);
+        self.done.push(Done { user: bio.user, status: BlkStatus::IoError });
     }
 
     /// Adds the origin to a bio, records it, and samples it if due.

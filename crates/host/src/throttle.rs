@@ -14,6 +14,9 @@ use blockyard_engine::time::Nanos;
 
 use crate::stages::now;
 
+/// Interval in which held bios look for changes. Ours: it costs nothing beside the wait for tokens.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Token buckets that several connections share.
 #[derive(Debug)]
 pub struct SharedThrottle {
@@ -22,6 +25,8 @@ pub struct SharedThrottle {
     changes: AtomicU64,
     /// Without limits, bios take no lock.
     has_limits: AtomicBool,
+    /// The server ends: bios wait no longer.
+    is_lifted: AtomicBool,
 }
 
 impl SharedThrottle {
@@ -32,7 +37,13 @@ impl SharedThrottle {
             buckets: Mutex::new(Throttle::new(limits)),
             changes: AtomicU64::new(0),
             has_limits: AtomicBool::new(limits.is_some()),
+            is_lifted: AtomicBool::new(false),
         }
+    }
+
+    /// Lets all bios start, from now on.
+    pub(crate) fn lift(&self) {
+        self.is_lifted.store(true, Ordering::SeqCst);
     }
 
     /// The limits.
@@ -78,7 +89,11 @@ impl DriverThrottle {
 
     /// Whether a bio may start now; otherwise it is held.
     pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
-        if self.waiting.is_empty() && !self.shared.has_limits.load(Ordering::Relaxed) {
+        if self.waiting.is_empty() {
+            self.changes = self.shared.changes.load(Ordering::SeqCst);
+        }
+        let is_free = !self.is_limited() || self.is_lifted();
+        if self.waiting.is_empty() && is_free {
             self.waiting.forget_requests();
             return true;
         }
@@ -97,12 +112,39 @@ impl DriverThrottle {
             self.waiting.reserve_again(|cost| self.shared.reserve(now, cost));
         }
         let reserve = |cost| self.shared.reserve(now, cost);
-        if is_open { self.waiting.release(reserve) } else { self.waiting.next(now, reserve) }
+        if is_open || self.is_lifted() {
+            self.waiting.release(reserve)
+        } else {
+            self.waiting.next(now, reserve)
+        }
     }
 
-    /// Time until [`DriverThrottle::next`] has a bio.
+    /// Time until [`DriverThrottle::next`] may have a bio. New limits, a suspend and the end of the
+    /// server are seen within [`LOOK_AGAIN`], also without an event.
     pub(crate) fn wake_after(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(self.waiting.wake_at()?.since(now()).0))
+        Some(Duration::from_nanos(self.waiting.wake_at()?.since(now()).0).min(LOOK_AGAIN))
+    }
+
+    /// Whether there are limits now.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.shared.has_limits.load(Ordering::Relaxed)
+    }
+
+    /// Gives the tokens of the first held bio back, which others may use.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(cost) = self.waiting.take_reservation() {
+            self.shared.buckets().give_back(cost);
+        }
+    }
+
+    /// Whether the server ends.
+    pub(crate) fn is_lifted(&self) -> bool {
+        self.shared.is_lifted.load(Ordering::SeqCst)
+    }
+
+    /// Whether a bio would wait now.
+    pub(crate) fn would_wait(&self) -> bool {
+        !self.waiting.is_empty() || self.is_limited() && self.shared.buckets().is_in_debt(now())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

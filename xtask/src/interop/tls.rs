@@ -163,7 +163,8 @@ fn served_by(
     let _ = fs::remove_file(socket);
     let mut server = server.spawn()?;
     let outcome = if until(LIMIT, || socket.exists()) {
-        dumped(lab, &uri(socket, &pki.client), want)
+        // The client runs as another user.
+        lab.give(socket).and_then(|()| dumped(lab, &uri(socket, &pki.client), want))
     } else {
         Err(anyhow!("it does not listen"))
     };

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -82,6 +82,8 @@ impl Driver {
         }
         command.arg(order.file).arg(order.directory);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // A Ctrl-C in the terminal is for the supervisor, which ends everything in order.
+        command.process_group(0);
         end_with_this_thread(&mut command);
         let child = command
             .spawn()

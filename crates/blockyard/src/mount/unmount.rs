@@ -37,7 +37,10 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
             );
             return Err(Error::mount(&place, problem));
         }
-        let unmounted = fuse::unmount(&place, true);
+        // A process that lives is asked in the runtime directory of its session. Another session
+        // does not take its mount away from under programs.
+        let is_dead = std::fs::metadata(&place).is_err_and(|error| is_disconnected(&error));
+        let unmounted = fuse::unmount(&place, lazy || is_dead || was_driven);
         // The driver of a killed process unmounts too, perhaps at this moment.
         if mount_at(&place)?.is_some() {
             unmounted?;

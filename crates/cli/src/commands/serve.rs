@@ -247,7 +247,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers, &plan.tls).iter().for_each(|line| say(line));
     }
-    let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path, &in_use)).transpose()?;
+    let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path)).transpose()?;
     tell_service_manager(NotifyState::Ready);
     let code = serve(args, &plan, listening, stop, &servers);
     drop(pid_file);

@@ -104,7 +104,8 @@ fn plain_name(name: &str) -> String {
 /// # Errors
 /// Nothing is mounted there, it belongs to another user, or it is in use.
 pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags = flags | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(place, flags) {
         Ok(()) => return Ok(()),
         // `fusermount3` unmounts what its user has mounted.

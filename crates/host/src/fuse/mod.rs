@@ -150,13 +150,13 @@ impl FileMount {
         // The kernel ends a session without users at once.
         let last_use = if self.has_ended(SESSION_END) {
             let outcome = self.session.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-            outcome.map_err(|error| Error::io(place, "serve it by FUSE", error))?;
-            LastUse::Closed
+            outcome.map(|()| LastUse::Closed)
         } else {
-            LastUse::StillOpen
+            Ok(LastUse::StillOpen)
         };
+        // Also after a failure of the session: acknowledged writes are in the volume.
         self.pool.close_and_flush().map_err(|error| Error::io(place, "flush", error))?;
-        Ok(last_use)
+        last_use.map_err(|error| Error::io(place, "serve it by FUSE", error))
     }
 
     fn has_ended(&self, limit: Duration) -> bool {

@@ -520,6 +520,8 @@ impl Server {
     }
 
     fn drain(&mut self) {
+        let throttles = self.shared.served.iter().filter_map(|export| export.throttle.as_ref());
+        throttles.for_each(|throttle| throttle.lift());
         self.threads().for_each(|threads| threads.stop_receiving());
         let deadline = Instant::now() + self.shared.options.drain_timeout;
         loop {

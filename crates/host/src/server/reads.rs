@@ -148,6 +148,7 @@ fn data_offset(slot: u32) -> usize {
 impl Transmission {
     pub(super) fn on_read(&mut self, request: Request) -> Result<(), Ended> {
         if self.reads.streaming {
+            self.driver.count_request();
             return self.stream(&request);
         }
         let next = request.offset_bytes;
@@ -166,6 +167,10 @@ impl Transmission {
         let end = request.offset_bytes + request.len_bytes;
         let mut offset_bytes = request.offset_bytes;
         while offset_bytes < end {
+            // A thread that waits for tokens sends nothing.
+            if self.driver.would_wait() {
+                self.send()?;
+            }
             let max = STREAM_PIECE_BYTES;
             // Split at multiples, so that only the first and the last piece can be unaligned.
             let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
@@ -271,6 +276,9 @@ impl Transmission {
             let read = self.reads.open.at(index);
             let end = read.request.offset_bytes + read.request.len_bytes;
             let offset_bytes = read.next;
+            if offset_bytes == read.request.offset_bytes {
+                self.driver.count_request();
+            }
             let max = SLOT_DATA_BYTES as u64;
             let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
             read.next += len_bytes;

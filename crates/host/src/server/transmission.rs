@@ -229,9 +229,6 @@ impl Transmission {
 
     fn on_request(&mut self, request: Request) -> Result<(), Ended> {
         self.pace.on_request(request.len_bytes);
-        if !matches!(request.command, Command::Flush | Command::BlockStatus | Command::Cache) {
-            self.driver.count_request();
-        }
         match request.command {
             Command::Read => return self.on_read(request),
             Command::BlockStatus => return self.on_block_status(&request),
@@ -250,6 +247,9 @@ impl Transmission {
             portions: 0..0,
             flushed: false,
         });
+        if matches!(request.command, Command::Write | Command::WriteZeroes) {
+            self.driver.count_request();
+        }
         match request.command {
             Command::Write => self.writing = Some(index),
             Command::Flush => self.submit_last(index, Op::Flush, 0, 0),
@@ -259,6 +259,7 @@ impl Transmission {
                 let start = request.offset_bytes.next_multiple_of(sector);
                 let end = (request.offset_bytes + request.len_bytes) / sector * sector;
                 if start < end {
+                    self.driver.count_request();
                     self.submit_last(index, Op::Discard, start, end - start);
                 } else {
                     self.requests.at(index).complete = true;
@@ -527,6 +528,7 @@ impl Transmission {
     /// cut-off payload fails; other requests complete.
     fn on_end_of_stream(&mut self) -> Result<(), Ended> {
         self.closing = true;
+        self.driver.abandon_held();
         let Some(index) = self.writing.take() else { return Ok(()) };
         let write = self.requests.at(index);
         (write.complete, write.error) = (true, Some(Errno::Io));

@@ -371,6 +371,10 @@ impl<'a> QueueThread<'a> {
 
     fn turn(&mut self) -> Result<(), RingFault> {
         self.follow_orders();
+        if self.is_stopping {
+            // The front end waits for the end of what has begun.
+            self.driver.start_held();
+        }
         self.fetch()?;
         self.driver.poll();
         self.requests.collect(&mut self.driver);

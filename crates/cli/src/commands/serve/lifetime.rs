@@ -2,8 +2,9 @@
 //! parent, the file with its process ID.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -13,6 +14,8 @@ use clap::{Args, ValueHint};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
 };
+
+use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
 use crate::nbd::{Server, Uri};
@@ -148,23 +151,22 @@ impl PidFile {
             }
         }
         // Rights do not tell everything: some file systems take no file.
-        let new = beside(path);
-        let tried = Output::new(&new, true).write(in_use, "");
-        tried.map_err(|error| Failure::from(error).at(option()))?;
-        let _ = fs::remove_file(&new);
-        Ok(())
+        let unwritable = |error: io::Error| failed(&format!("cannot be written: {error}"));
+        beside(path, "").map(drop).map_err(unwritable)
     }
 
     /// Writes the file. It appears with its content.
-    pub(super) fn write(path: &Path, in_use: &InUse) -> Result<Self, Failure> {
-        let new = beside(path);
+    pub(super) fn write(path: &Path) -> Result<Self, Failure> {
+        let wrong = |problem: String| {
+            Failure::failed(format!("--pid-file: cannot write {}: {problem}", path.display()))
+        };
+        // The server's own sockets may have appeared here since the check.
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(wrong("it exists and is no file; choose another path".into()));
+        }
         let text = format!("{}\n", std::process::id());
-        Output::new(&new, true).write(in_use, &text)?;
-        fs::rename(&new, path).map_err(|error| {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&new);
-            Failure::failed(format!("--pid-file: cannot write {}: {error}", path.display()))
-        })?;
+        let new = beside(path, &text).map_err(|error| wrong(error.to_string()))?;
+        new.persist(path).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { path: path.to_owned(), text })
     }
 }
@@ -178,9 +180,14 @@ impl Drop for PidFile {
     }
 }
 
-/// A name in the folder of a file, for its new content.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    PathBuf::from(name)
+/// A new file in the folder of a file, with its content. Its name is not known before, and links are
+/// not followed: the folder may be another user's.
+fn beside(path: &Path, text: &str) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut new = tempfile::Builder::new()
+        .prefix(".pid")
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    new.write_all(text.as_bytes())?;
+    Ok(new)
 }
