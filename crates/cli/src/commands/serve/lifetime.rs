@@ -180,8 +180,8 @@ impl Drop for PidFile {
     }
 }
 
-/// A new file in the folder of a file, with its content. Its name is not known before, and links are
-/// not followed: the folder may be another user's.
+/// A new file in the folder of a file, with its content. No other user knows its name before, and
+/// links are not followed: the folder may be of another user.
 fn beside(path: &Path, text: &str) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut new = tempfile::Builder::new()
