@@ -12,7 +12,7 @@ found() { find "$root/$1" "/$1" -maxdepth 1 -name "$2" -print -quit 2>/dev/null;
 busybox=$(found bin busybox)
 modules=$(found lib/modules '*-cloud-amd64')
 
-mkdir -p "$tree"/{bin,dev,etc,proc,run,sbin,sys,usr/sbin,work}
+mkdir -p "$tree"/{bin,dev,etc,proc,run,sbin,sys,usr/sbin,case}
 cp "$busybox" "$tree/bin/busybox"
 ln -s busybox "$tree/bin/sh"
 cp "$here/guest-init" "$tree/init"
@@ -27,5 +27,5 @@ for tool in mke2fs e2fsck; do
     done
 done
 ln -s mke2fs "$tree/usr/sbin/mkfs.ext4"
-cp -r "$work/." "$tree/work/"
+cp -r "$work/." "$tree/case/"
 (cd "$tree" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$out"

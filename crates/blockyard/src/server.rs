@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// Access to the sockets of [`Server::unix`], [`Server::vhost_user`] and [`Server::control`].
-    /// Whoever may write to them reads and writes the plaintext.
+    /// A user with write permission on a socket reads and writes the plaintext.
     #[must_use]
     pub fn socket_access(mut self, access: SocketAccess) -> Self {
         self.options.socket_access = access;

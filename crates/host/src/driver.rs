@@ -44,7 +44,7 @@ use patch::Patches;
 /// and cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
-/// What becomes of bios that wait for tokens of a rate limit.
+/// Fate of bios that wait for tokens of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeldBios {
     /// They wait.
@@ -165,7 +165,7 @@ impl Driver {
         self.throttle = shared.map(DriverThrottle::new);
     }
 
-    /// The client has left: held bios fail, because nobody waits for them.
+    /// The client has left: held bios fail, because no reply can be sent.
     pub(crate) fn abandon_held(&mut self) {
         self.held_bios = HeldBios::Fail;
     }

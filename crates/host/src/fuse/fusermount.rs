@@ -131,7 +131,7 @@ fn not_started(place: &Path, error: io::Error) -> Error {
     }
 }
 
-/// What `fusermount3` has said.
+/// The error message of `fusermount3`.
 fn refused(place: &Path, output: &Output) -> Error {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or("it said nothing");

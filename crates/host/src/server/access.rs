@@ -13,7 +13,7 @@ const NOT_ALLOWED: &str = "only root gives a socket to another user, and a group
 /// Mode, owner and group of the files of Unix sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Permissions, at most `0o777`. Whoever may write to a socket may connect.
+    /// Permissions, at most `0o777`. A connection needs write permission.
     pub mode: u32,
     /// User to whom the file is given.
     pub owner: Option<u32>,

@@ -22,7 +22,7 @@ pub(crate) struct AccessArgs {
     /// Permissions of the sockets of --socket, --vhost-user and --control, in octal [default: 600,
     /// or 660 with --socket-group]
     ///
-    /// Whoever may write to such a socket reads and writes the plaintext.
+    /// A user with write permission on such a socket reads and writes the plaintext.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) socket_mode: Option<u32>,
 
