@@ -404,6 +404,45 @@ fn mount_in_use_is_kept_unless_its_end_is_forced() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
+/// Another session has another runtime directory, and so cannot ask the process of the mount.
+#[test]
+fn mount_in_use_is_kept_by_an_umount_of_another_session() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    fs::create_dir(home.lab.path("other")).unwrap();
+    home.give();
+    if !home.mount(&["vol", "dir", "--as-file"]) {
+        return;
+    }
+    let mut command = home.command("sh");
+    command.args(["-c", "exec 7<dir/vol; echo open; read go"]);
+    let mut user = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(user.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut umount = home.blockyard(&["umount", "dir"]);
+    let said = umount.env("XDG_RUNTIME_DIR", home.lab.path("other")).output().unwrap();
+    assert!(!said.status.success(), "{}", text(&said.stderr));
+    assert_eq!(home.sh("head -c 9 dir/vol"), "plaintext");
+    drop(user.stdin.take());
+    user.wait().unwrap();
+    home.ok(&["umount", "dir"]);
+}
+
+/// A Ctrl-C in the terminal goes to the process group of the command that has mounted.
+#[test]
+fn driver_is_in_a_process_group_of_its_own() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let driver = mount.child_pid();
+    assert_eq!(rustix::process::getpgid(Some(driver)).unwrap(), driver);
+    kill_process(mount.pid(), Signal::INT).unwrap();
+    assert_eq!(mount.end().0, Some(0));
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
 #[test]
 fn signal_ends_a_mount_with_open_files_in_order() {
     let home = Home::new();

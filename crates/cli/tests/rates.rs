@@ -136,6 +136,63 @@ fn suspend_and_end_of_the_server_do_not_wait_for_tokens() {
     let _ = second.join();
 }
 
+/// A client in debt whose zeroes wait: the reply to a later flush proves that they were taken.
+fn with_waiting_zeroes(lab: &Lab) -> Nbd {
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.write(0, &noise(16384, 9)), 0);
+    client.send_zero(8192, 4096);
+    assert_eq!(client.flush(), 0);
+    client
+}
+
+#[test]
+fn server_without_a_control_socket_ends_what_waits_and_then_itself() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--bps-limit", "1"]);
+    let mut client = with_waiting_zeroes(&lab);
+    assert!(server.stop(Signal::TERM).success());
+    assert_eq!(client.reply(), 0, "the request was received");
+}
+
+#[test]
+fn client_that_has_left_keeps_no_connection_and_changes_nothing_later() {
+    let lab = Lab::new();
+    let _server = serve(&lab, &["--bps-limit", "1", "--max-connections", "1"]);
+    drop(with_waiting_zeroes(&lab));
+    // It waits for the only connection.
+    let mut next = Nbd::open(&lab.path("s"));
+    lab.ok(&["limit", "c", "--none"]);
+    assert_eq!(next.read(0, 16384), noise(16384, 9));
+}
+
+#[test]
+fn trims_of_no_whole_sector_are_no_debt_of_later_requests() {
+    let lab = Lab::new();
+    let words = ["--iops-limit", "1", "--burst", "1ms", "--allow-discards", "--minimum-block", "1"];
+    let _server = serve(&lab, &words);
+    let mut client = Nbd::open(&lab.path("s"));
+    let start = Instant::now();
+    (0..200).for_each(|_| assert_eq!(client.trim(100, 10), 0));
+    (0..2).for_each(|at| drop(client.read(at * 4096, 4096)));
+    assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
+}
+
+#[test]
+fn requests_of_a_deep_queue_start_one_after_another() {
+    let lab = Lab::new();
+    let _server = serve(&lab, &["--iops-limit", "100", "--burst", "1ms"]);
+    let mut client = Nbd::open(&lab.path("s"));
+    let start = Instant::now();
+    (0..150).for_each(|at| client.send_read(at * 4096, 4096));
+    for replies in 1..=150 {
+        client.read_reply(4096);
+        // The first one finds a token, and takes the bucket into debt.
+        let earliest = Duration::from_millis(10 * u64::max(replies, 2) - 20);
+        assert!(start.elapsed() >= earliest, "{replies} replies after {:?}", start.elapsed());
+    }
+}
+
 #[test]
 fn exports_of_a_group_share_its_limit() {
     let lab = Lab::new();

@@ -549,6 +549,17 @@ fn file_of_the_process_id_destroys_nothing_and_is_refused_before_keys_are_derive
         assert!(said.contains("--pid-file") && said.contains(problem), "{path}: {said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
+    // The folder may be of another user, who guesses the name of a file beside.
+    for pid in std::process::id()..std::process::id() + 4000 {
+        std::os::unix::fs::symlink("text", lab.path(&format!("pid.{pid}"))).unwrap();
+    }
+    let words = ["serve", "vol", "-d", "pass", "--pid-file", "pid", "--run", "true"];
+    assert!(lab.run(&words).status.success());
+    // The control socket appears there after the check.
+    let words =
+        ["serve", "vol", "-d", "pass", "--control", "c", "--pid-file", "c", "--run", "true"];
+    let said = lab.run(&words);
+    assert!(!said.status.success() && text(&said.stderr).contains("is no file"));
     assert!(lab.read("vol") == volume && lab.read("text") == b"precious");
 }
 

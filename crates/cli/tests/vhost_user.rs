@@ -187,6 +187,16 @@ fn limit_of_the_rate_holds_for_a_virtual_machine_and_delays_no_flush_and_no_susp
     lab.ok(&["resume", "c"]);
     let ended: Vec<u16> = (0..3).map(|_| guest.ended(0).0).collect();
     assert_eq!(ended, [3, 6, 9]);
+    lab.ok(&["limit", "c", "--bps-limit", "1"]);
+    assert_eq!(guest.write_data(0, &noise(4096, 1)), 0);
+    for slot in [1, 2, 3] {
+        guest.push(0, slot, READ, 0, 4096);
+    }
+    guest.kick(0);
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0, "the queue has taken the reads");
+    guest.stop(0);
+    let ended: Vec<u16> = (0..3).map(|_| guest.ended(0).0).collect();
+    assert_eq!(ended, [3, 6, 9], "a stop waits for their end, and not for tokens");
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 

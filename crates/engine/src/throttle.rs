@@ -435,6 +435,27 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_a_bio_that_does_not_start_are_there_for_others() {
+        let mut throttle = Throttle::new(limits(1, 0, Nanos(0)));
+        let mut two = [Waiting::new(), Waiting::new()];
+        let now = Nanos(S);
+        for (number, count) in [(0, 2), (1, 1)] {
+            for _ in 0..count {
+                two[number].begin_request();
+                let bio = bio(Op::Read, 8, number as u64);
+                two[number].admit(now, &bio, |cost| throttle.reserve(now, cost));
+            }
+        }
+        assert_eq!(two.each_ref().map(Waiting::wake_at), [2, 3].map(|at| Some(Nanos(at * S))));
+        let cost = two[0].take_reservation().unwrap();
+        throttle.give_back(cost);
+        assert!(two[0].release(|_| unreachable!("no other one waits")).is_some());
+        two[0].begin_request();
+        assert!(!two[0].admit(now, &bio(Op::Read, 8, 0), |cost| throttle.reserve(now, cost)));
+        assert_eq!(two[0].wake_at(), Some(Nanos(3 * S)), "not behind the one that did not start");
+    }
+
+    #[test]
     fn nothing_waits_without_limits() {
         let mut throttle = Throttle::new(Limits::default());
         let bios: Vec<Bio> = (0..9).map(|user| bio(Op::Write, u64::MAX >> 9, user)).collect();

@@ -38,6 +38,11 @@ impl Nbd {
     }
 
     fn ask(&mut self, command: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
+        self.send(command, offset, len, payload);
+        self.reply()
+    }
+
+    fn send(&mut self, command: u16, offset: u64, len: u32, payload: &[u8]) {
         let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
         request.extend([0, 0]);
         request.extend(command.to_be_bytes());
@@ -46,6 +51,10 @@ impl Nbd {
         request.extend(len.to_be_bytes());
         request.extend(payload);
         self.stream.write_all(&request).unwrap();
+    }
+
+    /// The error of the next reply.
+    pub(crate) fn reply(&mut self) -> u32 {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();
         assert_eq!(reply[..4], REPLY_MAGIC.to_be_bytes());
@@ -83,10 +92,26 @@ impl Nbd {
         self.ask(6, offset, len, &[])
     }
 
-    pub(crate) fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
-        assert_eq!(self.ask(0, offset, len as u32, &[]), 0);
+    /// Zeroes, without a wait for the reply.
+    pub(crate) fn send_zero(&mut self, offset: u64, len: u32) {
+        self.send(6, offset, len, &[]);
+    }
+
+    /// Reads without a wait for the reply, which [`Nbd::read_reply`] takes.
+    pub(crate) fn send_read(&mut self, offset: u64, len: u32) {
+        self.send(0, offset, len, &[]);
+    }
+
+    /// Takes the reply to a read of this length.
+    pub(crate) fn read_reply(&mut self, len: usize) -> Vec<u8> {
+        assert_eq!(self.reply(), 0);
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        self.send_read(offset, len as u32);
+        self.read_reply(len)
     }
 }
