@@ -17,6 +17,7 @@ use blockyard_host::fuse::{FileMount, FileOptions, LastUse, Target};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{getegid, geteuid};
 
 /// The last sector is cut off.
@@ -46,8 +47,8 @@ impl Mounted {
         params.sector_size_bytes = 512;
         let file = DeviceFile::open(&image, access, false).unwrap();
         let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
-        let target = dir.path().join("target");
-        fs::create_dir(&target).unwrap();
+        let target = dir.path().join("above/target");
+        fs::create_dir_all(&target).unwrap();
         let options = FileOptions {
             name: "volume".into(),
             uid: geteuid().as_raw(),
@@ -182,7 +183,7 @@ fn random_calls_leave_the_same_bytes_as_in_memory_and_in_the_next_mount() {
         assert!(bytes == copy, "at the end");
         drop(file);
         assert_eq!(mounted.mount.end().unwrap(), LastUse::Closed);
-        assert_eq!(fs::read_dir(mounted.dir.path().join("target")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(mounted.dir.path().join("above/target")).unwrap().count(), 0);
     }
 }
 
@@ -252,6 +253,29 @@ fn read_only_volume_refuses_writes_and_an_end_while_it_is_open_cuts_off_the_read
     file.read_exact_at(&mut [0; 100], 50).unwrap();
     assert_eq!(mounted.mount.end().unwrap(), LastUse::StillOpen);
     assert!(file.read_at(&mut [0; 100], 50).is_err(), "the volume is closed");
+}
+
+/// Another user may own the folder above a mount point of root.
+#[test]
+fn end_unmounts_no_other_file_system_in_place_of_the_mount() {
+    let Some(mounted) = Mounted::new("/dev/shm", false) else { return };
+    let path = |name: &str| mounted.dir.path().join(name);
+    fs::create_dir_all(path("other/target")).unwrap();
+    let none = MountFlags::empty();
+    if !geteuid().is_root() || mount("none", path("other/target"), "tmpfs", none, None).is_err() {
+        println!("skipped: only root mounts a tmpfs");
+        mounted.mount.end().unwrap();
+        return;
+    }
+    fs::write(path("other/target/kept"), "").unwrap();
+    fs::rename(path("above"), path("moved")).unwrap();
+    std::os::unix::fs::symlink("other", path("above")).unwrap();
+    assert_eq!(mounted.mount.end().unwrap(), LastUse::StillOpen);
+    let is_kept = mounted.dir.path().join("other/target/kept").exists();
+    for place in ["moved/target", "other/target"] {
+        let _ = unmount(mounted.dir.path().join(place), UnmountFlags::DETACH);
+    }
+    assert!(is_kept);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::mount::UnmountFlags;
@@ -15,7 +15,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
-use super::{FileOptions, SOURCE, Target};
+use super::{FileOptions, Mounts, SOURCE, Target};
 use crate::Error;
 
 /// The program, and its package on Debian.
@@ -102,8 +102,15 @@ fn plain_name(name: &str) -> String {
 /// Unmounts. A lazy unmount succeeds while programs use the mount.
 ///
 /// # Errors
-/// Nothing is mounted there, it belongs to another user, or it is in use.
+/// No file system of FUSE is mounted there, it belongs to another user, or it is in use.
 pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
+    let place = &real(place).map_err(|error| Error::io(place, "unmount it", error))?;
+    // A folder above may have been replaced since the mount, by another user who owns it.
+    let mount = Mounts::open().and_then(|mut mounts| mounts.at(place));
+    let mount = mount.map_err(|error| Error::io(place, "read the mounts of", error))?;
+    if !mount.is_some_and(|mount| mount.kind.starts_with("fuse")) {
+        return Err(Error::parameter(place.display(), "no file system of FUSE is mounted here"));
+    }
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let flags = flags | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(place, flags) {
@@ -119,6 +126,18 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
         .output()
         .map_err(|error| not_started(place, error))?;
     if output.status.success() { Ok(()) } else { Err(refused(place, &output)) }
+}
+
+/// The path without links, except in its last part: the mount point itself is not touched, because
+/// its process may be this one, or have ended.
+fn real(place: &Path) -> io::Result<PathBuf> {
+    match (place.parent(), place.file_name()) {
+        (Some(folder), Some(name)) if !folder.as_os_str().is_empty() => {
+            Ok(folder.canonicalize()?.join(name))
+        }
+        (_, Some(name)) => Ok(std::env::current_dir()?.join(name)),
+        _ => Ok(place.to_path_buf()),
+    }
 }
 
 fn not_started(place: &Path, error: io::Error) -> Error {
