@@ -89,7 +89,7 @@ fn end_that_is_not_trusted_is_one_error() {
     for (uri, problem) in [
         (uri("other"), "was not issued by the CA"),
         (uri("bare"), "refuses the certificate"),
-        (uri("pki/bob"), "refuses the certificate"),
+        (uri("pki/bob"), "(--tls-authz) does not name it"),
         (
             uri("pki/alice") + "&tls-hostname=example.org",
             "is not for example.org: it names localhost",

@@ -88,8 +88,8 @@ impl Credentials {
         Err(Error::Parameter {
             of: "tls-certificates".into(),
             problem: format!(
-                "none of the default directories exists ({}); name one, or make one with \
-                 `blockyard tls init`",
+                "none of the default directories exists ({}); name one. `blockyard tls init` makes \
+                 that of a server, and `blockyard tls add-client` there that of a client",
                 dirs.join(", ")
             ),
         })

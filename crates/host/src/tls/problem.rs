@@ -10,6 +10,9 @@ pub fn explain(error: &Error, peer: &str) -> String {
         Error::NoCertificatesPresented => {
             format!("{peer} has no certificate, but --tls-verify-peer requires one")
         }
+        Error::AlertReceived(AlertDescription::AccessDenied) => format!(
+            "{peer} does not allow this certificate: its list (--tls-authz) does not name it"
+        ),
         Error::AlertReceived(alert) if is_refusal(*alert) => format!(
             "{peer} refuses the certificate of this end, or requires one: {alert:?}; \
              `blockyard doctor --tls` checks the files"
@@ -33,7 +36,6 @@ fn is_refusal(alert: AlertDescription) -> bool {
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateUnknown
             | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
     )
 }
 
