@@ -37,6 +37,7 @@
 //!         }
 //!         Event::Continue | Event::Extent { .. } => {}
 //!         Event::Done { .. } => {} // the request has its reply
+//!         Event::StartTls => break, // only if the settings ask: TLS begins behind these bytes
 //!         Event::Broken => break,  // send what was written, disconnect, look at `failure`
 //!     }
 //! }
