@@ -13,6 +13,10 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::{PKey, Private};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509Builder, X509Name};
+use rcgen::{
+    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+    date_time_ymd,
+};
 use rustix::process::Signal;
 
 const STARTTLS: &[u8] = b"IHAVEOPT\0\0\0\x05\0\0\0\0";
@@ -127,6 +131,110 @@ fn disk_over_tls_survives_a_restart_of_its_server() {
     let table = ["--table", "vol.table", "--socket", "s", "--tls-certificates", "pki"];
     let _far = lab.serve(&[&table[..], &["--tls-verify-peer"]].concat());
     assert!(client.read(0, 256 << 10) == before);
+}
+
+/// The SHA-256 fingerprint of a certificate, from `tls show`.
+fn fingerprint(lab: &Lab, dir: &str) -> String {
+    let shown = text(&lab.ok(&["tls", "show", dir]).stdout);
+    let of_client = shown.split("client-cert.pem").nth(1).expect("a client's certificate");
+    let line = of_client.lines().find_map(|line| line.trim().strip_prefix("fingerprint:"));
+    line.expect("its fingerprint").trim().to_owned()
+}
+
+#[test]
+fn list_of_fingerprints_admits_these_certificates_and_no_other() {
+    let lab = pki();
+    lab.ok(&["tls", "add-client", "pki", "bob"]);
+    lab.write("list", format!("# hosts\n{}\n", fingerprint(&lab, "pki/alice")));
+    let _server = served(&lab, &["--tls-authz", "./list"]);
+    lab.ok(&["info", &uri("pki/alice")]);
+    let error = text(&lab.run(&["info", &uri("pki/bob")]).stderr);
+    assert!(error.contains("(--tls-authz) does not name it"), "{error}");
+    // A new certificate of the same name has another fingerprint.
+    lab.ok(&["tls", "add-client", "pki", "alice", "--force"]);
+    let error = text(&lab.run(&["info", &uri("pki/alice")]).stderr);
+    assert!(error.contains("(--tls-authz) does not name it"), "{error}");
+}
+
+/// The CA's list of revoked certificates, with that of one directory.
+fn revoke(lab: &Lab, certificate: &str, list: &str) {
+    let certificate = X509::from_pem(&lab.read(certificate)).unwrap();
+    let serial = certificate.serial_number().to_bn().unwrap().to_vec();
+    let now = date_time_ymd(2026, 1, 1);
+    let revoked = RevokedCertParams {
+        serial_number: SerialNumber::from_slice(&serial),
+        revocation_time: now,
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let of_ca = |name: &str| String::from_utf8(lab.read(name)).unwrap();
+    let key = KeyPair::from_pem(&of_ca("pki/ca-key.pem")).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(&of_ca("pki/ca-cert.pem"), &key).unwrap();
+    let params = CertificateRevocationListParams {
+        this_update: now,
+        next_update: date_time_ymd(2126, 1, 1),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: vec![revoked],
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    lab.write(list, params.signed_by(&issuer).unwrap().pem().unwrap());
+}
+
+#[test]
+fn revoked_certificates_of_clients_and_servers_are_refused() {
+    let lab = pki();
+    lab.ok(&["tls", "add-client", "pki", "bob"]);
+    revoke(&lab, "pki/bob/client-cert.pem", "pki/ca-crl.pem");
+    let _server = served(&lab, &["--tls-verify-peer"]);
+    lab.ok(&["info", &uri("pki/alice")]);
+    let error = text(&lab.run(&["info", &uri("pki/bob")]).stderr);
+    assert!(error.contains("revoked"), "{error}");
+    revoke(&lab, "pki/server-cert.pem", "pki/alice/ca-crl.pem");
+    let error = text(&lab.run(&["info", &uri("pki/alice")]).stderr);
+    assert!(error.contains("revoked"), "{error}");
+    lab.write("pki/alice/ca-crl.pem", "-----BEGIN X509 CRL-----\nAA==\n-----END X509 CRL-----\n");
+    let error = text(&lab.run(&["info", &uri("pki/alice")]).stderr);
+    assert!(error.contains("ca-crl.pem") || error.contains("ca-cert.pem"), "{error}");
+}
+
+#[test]
+fn client_that_accepts_any_server_needs_no_files() {
+    let lab = pki();
+    let _server = served(&lab, &[]);
+    lab.ok(&["info", "nbds+unix:///?socket=s&tls-verify-peer=false"]);
+    let error = text(&lab.run(&["info", "nbds+unix:///?socket=s"]).stderr);
+    assert!(error.contains("default directories"), "{error}");
+}
+
+#[test]
+fn names_and_directories_that_cannot_be_trusted_are_refused() {
+    let lab = pki();
+    for host in ["", " ", "https://example.org", "a b", "-", "a..b", "a\nb"] {
+        let error = lab.refused(&["tls", "init", "new", "--host", host], 1);
+        assert!(error.contains(&format!("{host:?}")), "{error}");
+        assert!(!lab.path("new").exists());
+    }
+    lab.ok(&["tls", "init", "names", "--host", "*.example.org", "::1", "host"]);
+    fs::create_dir(lab.path("open")).unwrap();
+    fs::set_permissions(lab.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let error = lab.refused(&["tls", "init", "open", "--host", "localhost"], 1);
+    assert!(error.contains("chmod go-w"), "{error}");
+    fs::create_dir(lab.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", lab.path("pki/carol")).unwrap();
+    let error = lab.refused(&["tls", "add-client", "pki", "carol"], 1);
+    assert!(error.contains("symbolic link"), "{error}");
+    assert!(fs::read_dir(lab.path("elsewhere")).unwrap().next().is_none());
+    let made = lab.ok(&["tls", "add-client", "pki", "a&b \u{1b}[2J"]);
+    let said = text(&made.stdout);
+    assert!(said.contains("a%26b%20%1B") && !said.contains('\u{1b}'), "{said}");
+    lab.volume("vol");
+    let fifo = std::process::Command::new("mkfifo").arg(lab.path("fifo")).status().unwrap();
+    assert!(fifo.success());
+    let words =
+        ["serve", "vol", "--key-file", "pass", "--socket", "s", "--tls-certificates", "pki"];
+    let error = lab.refused(&[&words[..], &["--tls-authz", "./fifo"]].concat(), 1);
+    assert!(error.contains("no regular file"), "{error}");
 }
 
 /// A client after its flags.

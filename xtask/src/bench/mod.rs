@@ -24,11 +24,11 @@ use std::process::Command;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum Benchmark {
     /// One LUKS1 image served by blockyard, nbdkit and QEMU, and an unencrypted file served by
     /// nbdkit.
     Nbd(nbd::Args),
@@ -72,28 +72,29 @@ struct Further {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        What::Nbd(args) => nbd::run(args),
-        What::Vhost(args) => vhost::run(args),
-        What::Fuse(args) => fuse::run(args),
-        What::Elevators(args) => elevators::run(args),
-        What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
-        What::Engine(args) => engine::run(args),
-        What::Fio(args) => generator::run(args),
-        What::Scale(args) => scale::run(args),
-        What::Tune(args) => tune::run(args),
-        What::Floor(args) => floor::run(args),
-        What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
-        What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
-        What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
-        What::Smoke => smoke(),
+    match &args.benchmark {
+        Benchmark::Nbd(args) => nbd::run(args),
+        Benchmark::Vhost(args) => vhost::run(args),
+        Benchmark::Fuse(args) => fuse::run(args),
+        Benchmark::Elevators(args) => elevators::run(args),
+        Benchmark::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
+        Benchmark::Engine(args) => engine::run(args),
+        Benchmark::Fio(args) => generator::run(args),
+        Benchmark::Scale(args) => scale::run(args),
+        Benchmark::Tune(args) => tune::run(args),
+        Benchmark::Floor(args) => floor::run(args),
+        Benchmark::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
+        Benchmark::Pages(further) => example("blockyard-host", "page_pool", &further.words),
+        Benchmark::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
+        Benchmark::Smoke => smoke(),
     }
 }
 
 /// Runs every server with two jobs, an elevator and two schedulers, and every pipeline, too short
 /// for valid figures: a test of the benchmarks themselves.
 fn smoke() -> Result<()> {
-    nbd::run(&nbd::Args::smoke())?;
+    nbd::run(&nbd::Args::smoke(false))?;
+    nbd::run(&nbd::Args::smoke(true))?;
     vhost::run(&vhost::Args::smoke())?;
     fuse::run(&fuse::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;

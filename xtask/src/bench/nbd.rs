@@ -6,9 +6,10 @@
 //! scheduler's own sum over all threads.
 
 use super::fio::{Job, Run, warm};
-use super::peers::{self, Images, PLAIN, Peer};
+use super::peers::{self, Conditions, Images, PLAIN, Peer};
 use super::table::{self, Sample};
 use super::{machine, progress};
+use crate::certificates::Pki;
 use crate::lab::Lab;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
@@ -99,20 +100,24 @@ pub(crate) struct Args {
     /// Compare this build with another build of blockyard, without the other servers.
     #[arg(long, value_name = "BINARY")]
     against: Option<PathBuf>,
+    /// Serve over TLS, to a client with a certificate.
+    #[arg(long)]
+    tls: bool,
     /// Also write every run and the medians to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl Args {
-    pub(crate) fn smoke() -> Args {
+    pub(crate) fn smoke(tls: bool) -> Args {
         Args {
             rounds: 1,
             seconds: 0.3,
             placement: vec![Placement::Free],
             size: 64,
-            job: Some("q32".into()),
+            job: Some(if tls { "read 4 KiB q32, 4" } else { "q32" }.into()),
             against: None,
+            tls,
             json: None,
         }
     }
@@ -127,15 +132,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(!jobs.is_empty(), "no job of that name");
     let lab = Lab::new()?;
     let images = Images::make(&lab, args.size)?;
+    let pki = args.tls.then(|| Pki::make(&lab)).transpose()?;
     let machine = machine::describe();
     machine::print(&machine);
     let mut samples = Vec::new();
     let mut medians = Vec::new();
     for placement in &args.placement {
-        let taken = measure(&lab, &images, &jobs, *placement, args)?;
+        let on = Conditions { cpu: placement.server(), tls: pki.as_ref() };
+        let peers = match &args.against {
+            Some(before) => peers::start_both(&lab, &images, before, on)?,
+            None => peers::start_all(&lab, &images, on)?,
+        };
+        let taken = measure(&peers, &jobs, *placement, args)?;
         println!(
-            "\n=== {}; {} rounds of {} s, medians; x: of {PLAIN}",
+            "\n=== {}{}; {} rounds of {} s, medians; x: of {PLAIN}",
             placement.says(),
+            if args.tls { "; TLS" } else { "" },
             args.rounds,
             args.seconds
         );
@@ -155,6 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "rounds": args.rounds,
             "seconds": args.seconds,
             "size_mib": args.size,
+            "tls": args.tls,
         });
         table::write_json(path, run, &medians, &samples)?;
     }
@@ -183,17 +196,12 @@ fn print_ratio(name: &str, samples: &[Sample], job: &Job, figure: fn(&Sample) ->
 }
 
 fn measure(
-    lab: &Lab,
-    images: &Images,
+    peers: &[Peer],
     jobs: &[&Job],
     placement: Placement,
     args: &Args,
 ) -> Result<Vec<Sample>> {
-    let peers = match &args.against {
-        Some(before) => peers::start_both(lab, images, before, placement.server())?,
-        None => peers::start_all(lab, images, placement.server())?,
-    };
-    for peer in &peers {
+    for peer in peers {
         warm(&peer.uri, args.size).with_context(|| peer.name)?;
     }
     let mut samples = Vec::new();

@@ -1,5 +1,6 @@
 //! The compared servers: their start on the same image, and their CPU time.
 
+use crate::certificates::Pki;
 use crate::lab::{Lab, PASSPHRASE};
 use crate::process::{Watched, until};
 use crate::tools;
@@ -73,22 +74,32 @@ impl Drop for Peer {
     }
 }
 
-/// Starts all servers, pinned to a CPU if one is given, and waits until each listens.
-pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Vec<Peer>> {
+/// The conditions that all servers of a run have in common.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Conditions<'a> {
+    /// The CPU of the servers.
+    pub(crate) cpu: Option<usize>,
+    /// Certificates of servers that serve over TLS.
+    pub(crate) tls: Option<&'a Pki>,
+}
+
+/// Starts all servers, and waits until each listens.
+pub(crate) fn start_all(lab: &Lab, images: &Images, on: Conditions) -> Result<Vec<Peer>> {
     let pass = lab.pass().display().to_string();
     let luks1 = images.luks1.display().to_string();
     let mut peers = vec![
-        ours(lab, OURS, lab.binary(), &images.luks1, cpu)?,
-        ours(lab, "blockyard, LUKS2 4096", lab.binary(), &images.luks2, cpu)?,
+        ours(lab, OURS, lab.binary(), &images.luks1, on)?,
+        ours(lab, "blockyard, LUKS2 4096", lab.binary(), &images.luks2, on)?,
     ];
     let socket = lab.path("nbdkit-luks.sock");
     let mut nbdkit = tools::daemon("nbdkit");
-    nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=luks", "file", &luks1]);
-    nbdkit.arg(format!("passphrase={PASSPHRASE}"));
-    peers.push(start("nbdkit luks", nbdkit, &socket, "", cpu)?);
+    nbdkit.args(["-f", "-U"]).arg(&socket).args(nbdkit_tls(on.tls));
+    nbdkit.args(["--filter=luks", "file", &luks1]).arg(format!("passphrase={PASSPHRASE}"));
+    peers.push(start("nbdkit luks", nbdkit, &socket, "", on)?);
     let socket = lab.path("qemu.sock");
-    peers.push(start("qemu luks", qemu(&luks1, &pass, &socket), &socket, "disk", cpu)?);
-    peers.push(plain(lab, images, cpu)?);
+    let qemu = qemu(&luks1, &pass, &socket, on.tls);
+    peers.push(start("qemu luks", qemu, &socket, "disk", on)?);
+    peers.push(plain(lab, images, on)?);
     Ok(peers)
 }
 
@@ -97,12 +108,12 @@ pub(crate) fn start_both(
     lab: &Lab,
     images: &Images,
     before: &Path,
-    cpu: Option<usize>,
+    on: Conditions,
 ) -> Result<Vec<Peer>> {
     Ok(vec![
-        ours(lab, OURS, lab.binary(), &images.luks1, cpu)?,
-        ours(lab, BEFORE, before, &images.before, cpu)?,
-        plain(lab, images, cpu)?,
+        ours(lab, OURS, lab.binary(), &images.luks1, on)?,
+        ours(lab, BEFORE, before, &images.before, on)?,
+        plain(lab, images, on)?,
     ])
 }
 
@@ -111,10 +122,14 @@ fn ours(
     name: &'static str,
     binary: &Path,
     image: &Path,
-    cpu: Option<usize>,
+    on: Conditions,
 ) -> Result<Peer> {
     let socket = image.with_extension("sock");
-    start(name, ours_command(lab, binary, image, &socket), &socket, "", cpu)
+    let mut serve = ours_command(lab, binary, image, &socket);
+    if let Some(pki) = on.tls {
+        serve.args(["--tls-certificates", &pki.server, "--tls-verify-peer"]);
+    }
+    start(name, serve, &socket, "", on)
 }
 
 fn ours_command(lab: &Lab, binary: &Path, image: &Path, socket: &Path) -> Command {
@@ -123,18 +138,14 @@ fn ours_command(lab: &Lab, binary: &Path, image: &Path, socket: &Path) -> Comman
     serve
 }
 
-/// Starts the servers of vhost-user disks, pinned to a CPU if one is given: this build, also with
-/// polled queues if it has them, and QEMU with and without encryption if it is installed.
-pub(crate) fn start_vhost_user(
-    lab: &Lab,
-    images: &Images,
-    cpu: Option<usize>,
-) -> Result<Vec<Peer>> {
-    let mut peers = vec![ours_vhost_user(lab, OURS, &images.luks1, &[], cpu)?];
+/// Starts the servers of vhost-user disks: this build, also with polled queues if it has them, and
+/// QEMU with and without encryption if it is installed.
+pub(crate) fn start_vhost_user(lab: &Lab, images: &Images, on: Conditions) -> Result<Vec<Peer>> {
+    let mut peers = vec![ours_vhost_user(lab, OURS, &images.luks1, &[], on)?];
     let help = tools::read(lab.unprivileged(lab.binary()).args(["serve", "--help"]))?;
     if help.contains("--poll") {
         let always = ["--poll", "always"];
-        peers.push(ours_vhost_user(lab, "blockyard, polled", &images.before, &always, cpu)?);
+        peers.push(ours_vhost_user(lab, "blockyard, polled", &images.before, &always, on)?);
     }
     if tools::need("qemu-storage-daemon").is_err() {
         return Ok(peers);
@@ -151,7 +162,7 @@ pub(crate) fn start_vhost_user(
         let place = format!("addr.type=unix,addr.path={}", socket.display());
         let export = "type=vhost-user-blk,id=disk,node-name=disk,writable=on,num-queues=2";
         qemu.args(["--export", &format!("{export},{place}")]);
-        let mut peer = start(name, std::mem::replace(qemu, Command::new("")), &socket, "", cpu)?;
+        let mut peer = start(name, std::mem::replace(qemu, Command::new("")), &socket, "", on)?;
         peer.vhost_user = Some(socket);
         peers.push(peer);
     }
@@ -164,27 +175,39 @@ fn ours_vhost_user(
     name: &'static str,
     image: &Path,
     more: &[&str],
-    cpu: Option<usize>,
+    on: Conditions,
 ) -> Result<Peer> {
     let socket = image.with_extension("sock");
     let disk = image.with_extension("vhost");
     let mut serve = ours_command(lab, lab.binary(), image, &socket);
     serve.arg("--vhost-user").arg(&disk).args(more);
-    let mut peer = start(name, serve, &socket, "", cpu)?;
+    let mut peer = start(name, serve, &socket, "", on)?;
     peer.vhost_user = Some(disk);
     Ok(peer)
 }
 
-fn plain(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Peer> {
+fn plain(lab: &Lab, images: &Images, on: Conditions) -> Result<Peer> {
     let socket = lab.path("nbdkit-file.sock");
     let mut nbdkit = tools::daemon("nbdkit");
-    nbdkit.args(["-f", "-U"]).arg(&socket).arg("file").arg(&images.plain);
-    start(PLAIN, nbdkit, &socket, "", cpu)
+    nbdkit.args(["-f", "-U"]).arg(&socket).args(nbdkit_tls(on.tls));
+    nbdkit.arg("file").arg(&images.plain);
+    start(PLAIN, nbdkit, &socket, "", on)
 }
 
-fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
+fn nbdkit_tls(tls: Option<&Pki>) -> Vec<String> {
+    let Some(pki) = tls else { return Vec::new() };
+    let certificates = format!("--tls-certificates={}", pki.server);
+    vec!["--tls=require".into(), "--tls-verify-peer".into(), certificates]
+}
+
+fn qemu(image: &str, pass: &str, socket: &Path, tls: Option<&Pki>) -> Command {
     let mut qemu = qemu_disk(image, pass);
-    qemu.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    let mut server = format!("addr.type=unix,addr.path={}", socket.display());
+    if let Some(pki) = tls {
+        qemu.args(["--object", &pki.qemu_server()]);
+        server.push_str(",tls-creds=tls");
+    }
+    qemu.args(["--nbd-server", &server]);
     qemu.args(["--export", "nbd,id=nbd,node-name=disk,name=disk,writable=on"]);
     qemu
 }
@@ -205,17 +228,20 @@ fn start(
     command: Command,
     socket: &Path,
     export: &str,
-    cpu: Option<usize>,
+    on: Conditions,
 ) -> Result<Peer> {
     tools::need(&command.get_program().to_string_lossy())?;
-    let mut command = pinned(command, cpu);
+    let mut command = pinned(command, on.cpu);
     // Left by the same server in another placement.
     let _ = fs::remove_file(socket);
     let log = socket.with_extension("log");
     let err = File::create(&log)?;
     command.stdout(err.try_clone()?).stderr(err);
     let child = command.spawn().with_context(|| format!("{name} does not start"))?;
-    let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
+    let uri = match on.tls {
+        Some(pki) => Pki::uri(socket, &pki.client, export),
+        None => format!("nbd+unix:///{export}?socket={}", socket.display()),
+    };
     let mut peer = Peer { name, uri, vhost_user: None, process: Watched(child.id()), child };
     let open = until(START_LIMIT, || {
         UnixStream::connect(socket).is_ok() || !matches!(peer.child.try_wait(), Ok(None))

@@ -6,7 +6,7 @@
 //! for two pollers and two queues, so that nothing polls.
 
 use super::fio::Job;
-use super::peers::{self, Images, Peer};
+use super::peers::{self, Conditions, Images, Peer};
 use super::table::{self, Sample};
 use super::{machine, progress};
 use crate::lab::{self, Lab};
@@ -144,7 +144,8 @@ fn measure(
     args: &Args,
 ) -> Result<Vec<Sample>> {
     let is_pinned = jobs[0].connections == 1;
-    let peers = peers::start_vhost_user(lab, images, is_pinned.then_some(0))?;
+    let on = Conditions { cpu: is_pinned.then_some(0), tls: None };
+    let peers = peers::start_vhost_user(lab, images, on)?;
     let rows = rows(&peers, clients, &images.plain);
     for row in rows.iter().filter(|row| !row.is_polled && row.server.is_some()) {
         // No run has the cost of newly touched pages.

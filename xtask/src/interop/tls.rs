@@ -2,6 +2,7 @@
 
 use super::content;
 use crate::cases::Cases;
+use crate::certificates::Pki;
 use crate::lab::Lab;
 use crate::process::until;
 use crate::tools::{self, tool};
@@ -38,43 +39,6 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     }
 }
 
-/// Directories of a server and of a client.
-struct Pki {
-    server: String,
-    client: String,
-    /// A client without a certificate.
-    bare: String,
-}
-
-impl Pki {
-    fn make(lab: &Lab) -> Result<Self> {
-        let dir = lab.path("pki");
-        let of = |name: &str| dir.join(name).display().to_string();
-        let server = dir.display().to_string();
-        tools::run(lab.blockyard(&["tls", "init"]).arg(&dir).args(["--host", "localhost"]))?;
-        tools::run(lab.blockyard(&["tls", "add-client"]).arg(&dir).arg("client"))?;
-        fs::create_dir(dir.join("bare"))?;
-        fs::copy(dir.join("ca-cert.pem"), dir.join("bare/ca-cert.pem"))?;
-        // The server runs as another user, who owns what it reads.
-        for file in ["ca-cert.pem", "server-cert.pem", "server-key.pem"] {
-            lab.give(&dir.join(file))?;
-        }
-        lab.give(&dir)?;
-        for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
-            lab.give(&dir.join("client").join(file))?;
-        }
-        lab.give(&dir.join("client"))?;
-        Ok(Self { server, client: of("client"), bare: of("bare") })
-    }
-}
-
-fn uri(socket: &std::path::Path, certificates: &str) -> String {
-    format!(
-        "nbds+unix:///?socket={}&tls-certificates={certificates}&tls-hostname=localhost",
-        socket.display()
-    )
-}
-
 fn libnbd(lab: &Lab, volume: &Volume, pki: &Pki) -> Result<String> {
     let plain = volume.serve(lab, &[])?;
     let want = content::fill(plain.socket(), 21)?;
@@ -82,7 +46,7 @@ fn libnbd(lab: &Lab, volume: &Volume, pki: &Pki) -> Result<String> {
     for (words, certificates) in [(&[][..], &pki.bare), (&["--tls-verify-peer"][..], &pki.client)] {
         let words = [&["--tls-certificates", pki.server.as_str()], words].concat();
         let server = volume.serve(lab, &words)?;
-        let uri = uri(server.socket(), certificates);
+        let uri = Pki::uri(server.socket(), certificates, "");
         let size: usize = tools::read(tool("nbdinfo").args(["--size", &uri]))?.trim().parse()?;
         ensure!(size == want.len(), "size {size}");
         let out = lab.path("tls.out");
@@ -97,7 +61,7 @@ fn libnbd(lab: &Lab, volume: &Volume, pki: &Pki) -> Result<String> {
     }
     let words = ["--tls-certificates", pki.server.as_str(), "--tls-verify-peer"];
     let server = volume.serve(lab, &words)?;
-    let refused = tools::output(tool("nbdinfo").arg(uri(server.socket(), &pki.bare)))?;
+    let refused = tools::output(tool("nbdinfo").arg(Pki::uri(server.socket(), &pki.bare, "")))?;
     ensure!(!refused.status.success(), "a client without a certificate was served");
     server.stop()?;
     Ok(String::new())
@@ -147,9 +111,9 @@ fn qemu_nbd(lab: &Lab, _volume: &Volume, pki: &Pki) -> Result<String> {
     let want = noise(23, 8 << 20);
     let disk = lab.write("tls.disk", &want)?;
     let socket = lab.path("tls.qemu-nbd");
-    let object = format!("tls-creds-x509,id=t,dir={},endpoint=server,verify-peer=yes", pki.server);
+    let object = pki.qemu_server();
     let mut qemu = tool("qemu-nbd");
-    qemu.args(["--persistent", "--format=raw", "--object", &object, "--tls-creds", "t", "-k"]);
+    qemu.args(["--persistent", "--format=raw", "--object", &object, "--tls-creds", "tls", "-k"]);
     served_by(lab, qemu.arg(&socket).arg(&disk), &socket, pki, &want)
 }
 
@@ -164,7 +128,7 @@ fn served_by(
     let mut server = server.spawn()?;
     let outcome = if until(LIMIT, || socket.exists()) {
         // The client runs as another user.
-        lab.give(socket).and_then(|()| dumped(lab, &uri(socket, &pki.client), want))
+        lab.give(socket).and_then(|()| dumped(lab, &Pki::uri(socket, &pki.client, ""), want))
     } else {
         Err(anyhow!("it does not listen"))
     };

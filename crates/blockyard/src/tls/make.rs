@@ -16,7 +16,7 @@ use rcgen::{
 };
 use zeroize::{Zeroize, Zeroizing};
 
-use super::names;
+use super::{ServerName, names};
 use crate::Error;
 
 const CA_NAME: &str = "Blockyard CA";
@@ -42,6 +42,10 @@ pub fn init(dir: &Path, hosts: &[String], making: Making) -> Result<(), Error> {
     let [first, ..] = hosts else {
         return Err(Error::options(dir, "a server needs a host name for its certificate"));
     };
+    if let Some(host) = hosts.iter().find(|host| !is_host(host)) {
+        let problem = format!("{host:?} is no host name and no IP address, as in example.org");
+        return Err(Error::options(dir, problem));
+    }
     let ca_key = Key::new().map_err(problem)?;
     let ca = ca_params(making).map_err(problem)?;
     let ca_cert = ca.self_signed(&ca_key.0).map_err(problem)?;
@@ -87,8 +91,18 @@ pub fn add_client(dir: &Path, name: &str, making: Making) -> Result<PathBuf, Err
         File::certificate(names::CLIENT_CERT, cert.pem()),
     ];
     let of_client = dir.join(name);
+    if of_client.is_symlink() {
+        let problem = "the name is taken by a symbolic link; remove it, or choose another name";
+        return Err(Error::options(&of_client, problem));
+    }
     write(&of_client, &files, making)?;
     Ok(of_client)
+}
+
+/// Whether clients can compare a name with that of a server; the first label may be `*`.
+fn is_host(host: &str) -> bool {
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    ServerName::try_from(name).is_ok()
 }
 
 fn failed(dir: &Path, error: &rcgen::Error) -> Error {
@@ -173,7 +187,13 @@ fn write(dir: &Path, files: &[File], making: Making) -> Result<(), Error> {
         return Err(Error::options(&taken, problem));
     }
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| Error::file(dir, error))?;
+    let metadata =
+        made.and_then(|()| fs::metadata(dir)).map_err(|error| Error::file(dir, error))?;
+    if metadata.permissions().mode() & 0o022 != 0 {
+        let problem = "other users may write to this directory, and so replace the CA; run `chmod \
+                       go-w` on it";
+        return Err(Error::options(dir, problem));
+    }
     for file in files {
         let path = dir.join(file.name);
         write_one(dir, &path, file).map_err(|error| Error::file(&path, error))?;

@@ -1,8 +1,7 @@
 //! TLS of servers and of connections to servers: certificates, keys, and the clients that may
 //! connect.
 //!
-//! [`init`] makes a CA and a server's certificate, [`add_client`] a client's, and [`show`]
-//! describes
+//! [`init`] makes a CA and a server's certificate, [`add_client`] a client's, and [`show`] describes
 //! the certificates of a directory. The files have the names of QEMU and nbdkit, which can use
 //! them.
 
@@ -10,7 +9,8 @@ mod make;
 mod show;
 
 pub use blockyard_host::tls::{
-    Allowed, ClientPolicy, Credentials, ServerPolicy, StreamOwned, explain, names,
+    Allowed, ClientConnection, ClientPolicy, Credentials, ServerName, ServerPolicy, StreamOwned,
+    explain, names,
 };
 pub use blockyard_protocol::nbd::Tls;
 

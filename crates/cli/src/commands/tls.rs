@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::{Failure, printable};
+use crate::nbd::{DEFAULT_PORT, Server, Uri, UriTls};
 use crate::output::print;
 
 /// Ten years.
@@ -119,12 +120,14 @@ pub(crate) fn run(command: &TlsCommand) -> Result<(), Failure> {
         Action::AddClient(args) => {
             let making = Making { days: args.days, replace: args.force.force };
             let dir = tls::add_client(&args.dir, &args.name, making)?;
-            let dir = dir.display();
+            let tls = UriTls { certificates: Some(dir.clone()), ..UriTls::default() };
+            let server = Server::Tcp("HOST".into(), DEFAULT_PORT);
+            let uri = Uri { server, export: String::new(), tls: Some(tls) };
             print(&format!(
-                "{dir}: the files of the client {}\n\
-                 next: copy this directory to the client, and give it in the URI: \
-                 nbds://HOST/?tls-certificates={dir}\n",
-                args.name
+                "{}: the files of the client {}\n\
+                 next: copy this directory to the client, and give it in the URI: {uri}\n",
+                printable(&dir.display().to_string()),
+                printable(&args.name)
             ))
         }
         Action::Show(args) => {

@@ -12,7 +12,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use blockyard::tls::StreamOwned;
+use blockyard::tls::{ClientConnection, StreamOwned};
 
 use super::{Server, Uri};
 use crate::failure::{Failure, printable};
@@ -136,7 +136,7 @@ impl Client {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| broken(uri, &error))?;
         }
-        Ok(Self { stream: Box::new(stream) })
+        Ok(Self { stream: Box::new(TlsStream(stream)) })
     }
 
     /// The server's description of the export of `uri`.
@@ -346,6 +346,40 @@ fn refusal(uri: &Uri, kind: u32, text: &str, names: Option<&[String]>) -> Failur
         }
     };
     Failure::wrong_device(format!("{uri}: {reason}{text}{names}"))
+}
+
+/// A TLS stream whose failures have the server's alert as the reason.
+///
+/// In TLS 1.3 a server refuses a client's certificate after the client's handshake, so the refusal
+/// may become known only when a write fails.
+struct TlsStream(StreamOwned<ClientConnection, Box<dyn Stream>>);
+
+impl TlsStream {
+    fn reason(&mut self, error: io::Error) -> io::Error {
+        let StreamOwned { conn, sock } = &mut self.0;
+        let received = conn.read_tls(sock);
+        match received.map(|_| conn.process_new_packets()) {
+            Ok(Err(alert)) => io::Error::new(io::ErrorKind::InvalidData, alert),
+            _ => error,
+        }
+    }
+}
+
+impl Read for TlsStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // rustls reports a failed write at the next read.
+        self.0.read(bytes).map_err(|error| self.reason(error))
+    }
+}
+
+impl Write for TlsStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| self.reason(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| self.reason(error))
+    }
 }
 
 fn broken(uri: &Uri, error: &io::Error) -> Failure {

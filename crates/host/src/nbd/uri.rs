@@ -130,7 +130,11 @@ impl Uri {
             None => Credentials::of_default_dir(),
         };
         let policy = ClientPolicy { verify_peer: tls.verify_peer };
-        let config = credentials.and_then(|credentials| credentials.client(policy));
+        let config = match credentials {
+            Ok(credentials) => credentials.client(policy),
+            Err(_) if !tls.verify_peer => Credentials::unverified_client(),
+            Err(missing) => Err(missing),
+        };
         let config = config.map_err(|error| error.to_string())?;
         let host = match (&tls.hostname, &self.server) {
             (Some(name), _) | (None, Server::Tcp(name, _)) => name.as_str(),

@@ -1,5 +1,6 @@
 //! The clients that may connect, by name or by the fingerprint of their certificate.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,6 +13,9 @@ use rustls::{
 use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::credentials::read;
+use super::provider;
 
 /// Names and fingerprints of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +48,16 @@ impl Allowed {
             );
         }
         Ok(allowed)
+    }
+
+    /// Parses the list in a file.
+    ///
+    /// # Errors
+    /// The file is no regular file of at most 1 MiB, has no entry, or is no UTF-8.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = read(path).map_err(|error| format!("cannot read the list: {error}"))?;
+        let text = std::str::from_utf8(&text).map_err(|error| format!("the list: {error}"))?;
+        Self::parse(text)
     }
 
     /// Whether a client with this certificate may connect.
@@ -137,7 +151,13 @@ impl ClientCertVerifier for OnlyAllowed {
 
 /// Accepts any server: encryption without authentication, by the user's choice.
 #[derive(Debug)]
-pub(super) struct AnyServer(pub(super) WebPkiSupportedAlgorithms);
+pub(super) struct AnyServer(WebPkiSupportedAlgorithms);
+
+impl AnyServer {
+    pub(super) fn verifier() -> Arc<Self> {
+        Arc::new(Self(provider().signature_verification_algorithms))
+    }
+}
 
 impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(

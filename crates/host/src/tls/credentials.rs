@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
 use super::allowed::{AnyServer, OnlyAllowed};
@@ -54,6 +55,24 @@ pub struct ServerPolicy {
 pub struct ClientPolicy {
     /// The server needs a certificate of the CA for its host name.
     pub verify_peer: bool,
+}
+
+/// Reads a regular file of at most 1 MiB. A FIFO would block the server's start.
+pub(super) fn read(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > FILE_MAX_BYTES {
+        let error = "this is no regular file of at most 1 MiB";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    std::fs::read(path).map(Zeroizing::new)
+}
+
+fn client_builder(
+    verifier: Arc<dyn ServerCertVerifier>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
 }
 
 /// A directory of certificates and keys.
@@ -137,20 +156,16 @@ impl Credentials {
     /// # Errors
     /// A file is missing or damaged, or the key does not belong to the certificate.
     pub fn client(&self, policy: ClientPolicy) -> Result<Arc<ClientConfig>, Error> {
-        let provider = provider();
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-        let builder = builder.with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| self.problem(names::CLIENT_CERT, error))?;
-        let builder = if policy.verify_peer {
-            let verifier = WebPkiServerVerifier::builder_with_provider(self.roots()?, provider)
+        let verifier: Arc<dyn ServerCertVerifier> = if policy.verify_peer {
+            let verifier = WebPkiServerVerifier::builder_with_provider(self.roots()?, provider())
                 .with_crls(self.revoked()?)
                 .only_check_end_entity_revocation();
-            let verifier = verifier.build().map_err(|error| self.problem(names::CA_CERT, error))?;
-            builder.with_webpki_verifier(verifier)
+            verifier.build().map_err(|error| self.problem(names::CA_CERT, error))?
         } else {
-            let algorithms = provider.signature_verification_algorithms;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
+            AnyServer::verifier()
         };
+        let builder = client_builder(verifier);
+        let builder = builder.map_err(|error| self.problem(names::CLIENT_CERT, error))?;
         let has_own = self.dir.join(names::CLIENT_CERT).exists();
         let mut config = if has_own {
             let chain = self.certificates(names::CLIENT_CERT)?;
@@ -160,6 +175,18 @@ impl Credentials {
         } else {
             builder.with_no_client_auth()
         };
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    /// The configuration of a client that accepts any server and has no certificate.
+    ///
+    /// # Errors
+    /// `rustls` has no common protocol version.
+    pub fn unverified_client() -> Result<Arc<ClientConfig>, Error> {
+        let builder = client_builder(AnyServer::verifier())
+            .map_err(|error| Error::Parameter { of: "TLS".into(), problem: error.to_string() })?;
+        let mut config = builder.with_no_client_auth();
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
@@ -226,13 +253,7 @@ impl Credentials {
     /// Reads a file. The text may hold a key.
     fn read(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, Error> {
         let path = self.dir.join(name);
-        let failed = |error| Error::io(&path, "read", error);
-        let metadata = std::fs::metadata(&path).map_err(failed)?;
-        if !metadata.is_file() || metadata.len() > FILE_MAX_BYTES {
-            let error = "this is no regular file of at most 1 MiB";
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, error)));
-        }
-        std::fs::read(&path).map(Zeroizing::new).map_err(failed)
+        read(&path).map_err(|error| Error::io(&path, "read", error))
     }
 
     fn unfit(&self, certificate: &str, error: &rustls::Error) -> Error {

@@ -4,9 +4,8 @@
 //! directory of PEM files ─ credentials ─> configuration ─┐
 //! list of clients ─ allowed ─> verifier ─────────────────┴─> stream, over a socket of the caller
 //! ```
-//! Versions are TLS 1.3 and 1.2. AES-128-GCM comes first, because AES-256-GCM costs more and
-//! protects
-//! data on the way no longer than anyone could use it. Sessions are not resumed: each connection
+//! Versions are TLS 1.3 and 1.2. AES-128-GCM comes first, because AES-256-GCM costs more, and data
+//! on the way needs no stronger cipher. Sessions are not resumed: each connection
 //! checks the certificates of both ends again.
 //!
 //! PSK (pre-shared keys) is not supported, because `rustls` has none.

@@ -13,6 +13,9 @@ pub fn explain(error: &Error, peer: &str) -> String {
         Error::AlertReceived(AlertDescription::AccessDenied) => format!(
             "{peer} does not allow this certificate: its list (--tls-authz) does not name it"
         ),
+        Error::AlertReceived(AlertDescription::CertificateRevoked) => {
+            format!("{peer} refuses the certificate of this end: it is revoked there (ca-crl.pem)")
+        }
         Error::AlertReceived(alert) if is_refusal(*alert) => format!(
             "{peer} refuses the certificate of this end, or requires one: {alert:?}; \
              `blockyard doctor --tls` checks the files"
@@ -32,7 +35,6 @@ fn is_refusal(alert: AlertDescription) -> bool {
         AlertDescription::CertificateRequired
             | AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateUnknown
             | AlertDescription::UnknownCA

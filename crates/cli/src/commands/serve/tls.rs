@@ -1,7 +1,7 @@
 //! TLS of `serve`: its options, and the rule for addresses without it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blockyard::Server;
 use blockyard::tls::{Allowed, Credentials, ServerPolicy, Tls};
@@ -143,15 +143,9 @@ impl TlsArgs {
 }
 
 fn allowed(authz: &str) -> Result<Allowed, Failure> {
-    let text = if authz.contains('/') {
-        std::fs::read_to_string(authz).map_err(|error| {
-            Failure::failed(format!("--tls-authz {authz}: cannot read the list: {error}"))
-        })?
-    } else {
-        authz.to_owned()
-    };
-    Allowed::parse(&text)
-        .map_err(|problem| Failure::failed(format!("--tls-authz {authz}: {problem}")))
+    let is_file = authz.contains('/');
+    let allowed = if is_file { Allowed::read(Path::new(authz)) } else { Allowed::parse(authz) };
+    allowed.map_err(|problem| Failure::failed(format!("--tls-authz {authz}: {problem}")))
 }
 
 #[cfg(test)]
