@@ -45,8 +45,15 @@ impl Pki {
         )
     }
 
-    /// QEMU's object `tls` for a server that wants the client's certificate.
-    pub(crate) fn qemu_server(&self) -> String {
-        format!("tls-creds-x509,id=tls,dir={},endpoint=server,verify-peer=yes", self.server)
+    /// The URI of an export for fio, which refuses a directory in it: no end checks the other.
+    pub(crate) fn uri_for_fio(socket: &Path, export: &str) -> String {
+        format!("nbds+unix:///{export}?socket={}&tls-verify-peer=false", socket.display())
+    }
+
+    /// QEMU's object `tls` for a server.
+    pub(crate) fn qemu_server(&self, verify_peer: bool) -> String {
+        let verify_peer = if verify_peer { "yes" } else { "no" };
+        let dir = &self.server;
+        format!("tls-creds-x509,id=tls,dir={dir},endpoint=server,verify-peer={verify_peer}")
     }
 }

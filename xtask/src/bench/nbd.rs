@@ -100,7 +100,7 @@ pub(crate) struct Args {
     /// Compare this build with another build of blockyard, without the other servers.
     #[arg(long, value_name = "BINARY")]
     against: Option<PathBuf>,
-    /// Serve over TLS, to a client with a certificate.
+    /// Serve over TLS; neither end checks certificates.
     #[arg(long)]
     tls: bool,
     /// Also write every run and the medians to this file.

@@ -127,7 +127,7 @@ fn ours(
     let socket = image.with_extension("sock");
     let mut serve = ours_command(lab, binary, image, &socket);
     if let Some(pki) = on.tls {
-        serve.args(["--tls-certificates", &pki.server, "--tls-verify-peer"]);
+        serve.args(["--tls-certificates", &pki.server]);
     }
     start(name, serve, &socket, "", on)
 }
@@ -197,14 +197,14 @@ fn plain(lab: &Lab, images: &Images, on: Conditions) -> Result<Peer> {
 fn nbdkit_tls(tls: Option<&Pki>) -> Vec<String> {
     let Some(pki) = tls else { return Vec::new() };
     let certificates = format!("--tls-certificates={}", pki.server);
-    vec!["--tls=require".into(), "--tls-verify-peer".into(), certificates]
+    vec!["--tls=require".into(), certificates]
 }
 
 fn qemu(image: &str, pass: &str, socket: &Path, tls: Option<&Pki>) -> Command {
     let mut qemu = qemu_disk(image, pass);
     let mut server = format!("addr.type=unix,addr.path={}", socket.display());
     if let Some(pki) = tls {
-        qemu.args(["--object", &pki.qemu_server()]);
+        qemu.args(["--object", &pki.qemu_server(false)]);
         server.push_str(",tls-creds=tls");
     }
     qemu.args(["--nbd-server", &server]);
@@ -239,7 +239,7 @@ fn start(
     command.stdout(err.try_clone()?).stderr(err);
     let child = command.spawn().with_context(|| format!("{name} does not start"))?;
     let uri = match on.tls {
-        Some(pki) => Pki::uri(socket, &pki.client, export),
+        Some(_) => Pki::uri_for_fio(socket, export),
         None => format!("nbd+unix:///{export}?socket={}", socket.display()),
     };
     let mut peer = Peer { name, uri, vhost_user: None, process: Watched(child.id()), child };

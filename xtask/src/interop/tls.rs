@@ -111,7 +111,7 @@ fn qemu_nbd(lab: &Lab, _volume: &Volume, pki: &Pki) -> Result<String> {
     let want = noise(23, 8 << 20);
     let disk = lab.write("tls.disk", &want)?;
     let socket = lab.path("tls.qemu-nbd");
-    let object = pki.qemu_server();
+    let object = pki.qemu_server(true);
     let mut qemu = tool("qemu-nbd");
     qemu.args(["--persistent", "--format=raw", "--object", &object, "--tls-creds", "tls", "-k"]);
     served_by(lab, qemu.arg(&socket).arg(&disk), &socket, pki, &want)
