@@ -65,13 +65,14 @@ pub enum Error {
     /// A server that runs does not answer, or refuses.
     #[error(transparent)]
     Control(#[from] crate::ControlError),
-    /// A volume on an NBD server cannot be examined from this machine.
+    /// A volume on a server or a cluster cannot be examined from this machine.
     #[error(
-        "{path}: the file and disk of an NBD server are unknown here; run doctor on the server",
+        "{path}: the disks of a server or cluster are unknown here; run doctor on an NBD server \
+         itself",
         path = .path.display()
     )]
     Remote {
-        /// The URI of the export.
+        /// The name of the export or image.
         path: PathBuf,
     },
     /// A volume cannot be mounted there, or a mount has failed.

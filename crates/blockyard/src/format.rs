@@ -37,7 +37,7 @@ use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::luks::{HEADER_LEN_MAX_BYTES, Header};
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
-use blockyard_host::nbd::uri::Uri;
+use blockyard_host::remote::is_remote;
 use rustix::fs::SeekFrom;
 
 use crate::cost::Cost;
@@ -288,6 +288,9 @@ impl FormatOptions {
         self.ensure_file(path, &mut created)?;
         let data = self.place.of(DeviceFile::open(path, Access::ReadWrite, false)?)?;
         let data_len_bytes = self.len_with(&data)?;
+        if self.header.is_none() && options.data_offset_bytes.is_none() {
+            options.data_offset_bytes = striped_offset(data.stripe_period_bytes());
+        }
         let (device, data) = match &self.header {
             None => (data, None),
             Some(header) => {
@@ -356,7 +359,7 @@ impl FormatOptions {
 
     /// Creates the file if it is missing and a size is given.
     fn ensure_file(&self, path: &Path, created: &mut Created) -> Result<(), FormatError> {
-        if is_export(path) {
+        if is_remote(path) {
             return match self.size_bytes {
                 None => Ok(()),
                 Some(_) => Err(FormatError::SizeOfExport),
@@ -451,7 +454,7 @@ impl Unformatted {
             Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
             Err(_) => return Ok(Some(Content::DamagedLuks)),
         }
-        if is_export(self.path()) {
+        if is_remote(self.path()) {
             let found = remote_has_data(&self.device, progress)?;
             return Ok(found.then_some(Content::Data));
         }
@@ -520,11 +523,6 @@ fn cannot_read(path: &Path, problem: &impl ToString) -> FormatError {
     FormatError::Read { path: path.to_owned(), problem: problem.to_string() }
 }
 
-/// Whether the volume is on an NBD server.
-fn is_export(path: &Path) -> bool {
-    path.to_str().is_some_and(Uri::is_uri)
-}
-
 fn create(path: &Path, size_bytes: u64, created: &mut Created) -> Result<(), FormatError> {
     let failed = |source| FormatError::Create { path: path.to_owned(), size_bytes, source };
     let mut options = OpenOptions::new();
@@ -541,6 +539,14 @@ fn is_same_new_file(one: &Path, other: &Path) -> bool {
         Some((folder.canonicalize().ok()?, path.file_name()?.to_owned()))
     };
     place(one).is_some_and(|one| Some(one) == place(other))
+}
+
+/// The start of the data on an image of a Ceph cluster, if the default start does not suit: librbd
+/// opens an encrypted image only if its data starts at a multiple of the stripe period.
+fn striped_offset(stripe_period_bytes: u64) -> Option<u64> {
+    let usual = format::DATA_OFFSET_BYTES;
+    let fits = usual.is_multiple_of(stripe_period_bytes);
+    (!fits).then(|| usual.next_multiple_of(stripe_period_bytes))
 }
 
 /// The default sector size by cryptsetup's rule. Unless an offset is given, the data start at a

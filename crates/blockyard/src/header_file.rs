@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
 use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock, uncached};
-use blockyard_host::nbd::uri::Uri;
+use blockyard_host::remote::is_remote;
 
 use crate::{Error, Place};
 
@@ -167,9 +167,4 @@ impl HeaderSink for HeaderFile {
             Storage::Remote(export) => export.sync(),
         }
     }
-}
-
-/// Whether the path is the URI of an NBD export.
-pub(crate) fn is_remote(path: &Path) -> bool {
-    path.to_str().is_some_and(Uri::is_uri)
 }

@@ -38,7 +38,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::contained;
 use crate::header::changed_meanwhile;
-use crate::header_file::{HeaderFile, is_remote};
+use blockyard_host::remote::is_remote;
+
+use crate::header_file::HeaderFile;
 use crate::{Error, Place};
 
 /// The sizes of a served volume before and after it has followed its file.
@@ -250,7 +252,9 @@ fn same_part(
     volume: &host::Volume,
 ) -> Result<HeaderFile, Error> {
     let file = HeaderFile::to_read(path, place)?;
-    if volume.file_ids().iter().all(|id| Some(*id) != file.id()) {
+    // An export or an image is known by its name alone.
+    let is_local = !is_remote(path);
+    if is_local && volume.file_ids().iter().all(|id| Some(*id) != file.id()) {
         let problem = "another file has this name now; start the server again";
         return Err(Error::options(path, problem));
     }

@@ -36,7 +36,8 @@ use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
 
 /// Default start of the data; cryptsetup's default.
-const DATA_OFFSET_BYTES: u64 = 16 << 20;
+pub const DATA_OFFSET_BYTES: u64 = 16 << 20;
+
 /// Cost of one passphrase attempt on the new keyslot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pbkdf {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::bio::{Bio, BlkStatus, Op};
 
 use crate::log;
 
@@ -88,6 +88,22 @@ impl Durability {
         *kept = None;
         self.is_lost.store(false, Ordering::Relaxed);
     }
+}
+
+/// The loss that the status of a remote disk's operation means, if any: after a failed flush or FUA
+/// write, the state of acknowledged writes is unknown.
+pub(crate) fn loss_of(bio: &Bio, status: BlkStatus, is_path: bool) -> Option<String> {
+    let Bio { op, fua, .. } = *bio;
+    let loses = match status {
+        // The operation never reached the disk.
+        BlkStatus::Ok | BlkStatus::Transport => false,
+        BlkStatus::Invalid | BlkStatus::NotSupported => op == Op::Flush,
+        // Another path may reach it.
+        BlkStatus::IoError => !is_path && (fua || op == Op::Flush),
+        BlkStatus::NoSpace | BlkStatus::Medium => fua || op == Op::Flush,
+    };
+    let what = if op == Op::Flush { "a flush" } else { "a FUA write" };
+    loses.then(|| format!("{what} failed: {status}"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! thread parses requests (`protocol`), submits bios to its shard (`engine`), and executes the
 //! resulting SQEs (`executor`).
 
+mod access;
 mod backend;
 pub mod calls;
 pub mod canary;
@@ -32,7 +33,9 @@ mod poll;
 pub mod process;
 pub mod protect;
 mod ranges;
+pub mod rbd;
 pub mod recording;
+pub mod remote;
 mod ring;
 pub mod server;
 pub mod stages;

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -203,6 +204,19 @@ pub fn leave_signals_to_others() {
         libc::sigdelset(&raw mut set, libc::SIGSEGV);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
+}
+
+/// Calls a function with all signals blocked in this thread: threads that a library starts in it
+/// inherit the mask, and leave signals to the program.
+pub(crate) fn with_signals_blocked<T>(call: impl FnOnce() -> T) -> T {
+    let mut before: MaybeUninit<libc::sigset_t> = MaybeUninit::uninit();
+    // SAFETY: the call writes the present mask to the pointer.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), before.as_mut_ptr()) };
+    leave_signals_to_others();
+    let result = call();
+    // SAFETY: the first call has initialised the mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
 }
 
 /// Starts a program with the signals as this process found them, before [`harden`] and

@@ -20,6 +20,8 @@ mod options;
 mod paths;
 mod peers;
 mod qemu;
+mod rbd;
+
 mod service;
 mod tls;
 mod tokens;
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     peers::run(&mut cases, &lab);
     clients::run(&mut cases, &lab);
     tls::run(&mut cases, &lab);
+    rbd::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
     machines::run(&mut cases, &lab);
     qemu::run(&mut cases, &lab, args.rounds);

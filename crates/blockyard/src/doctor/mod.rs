@@ -27,7 +27,7 @@ use std::time::Duration;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::luks::Notice;
 use blockyard_crypt::signature::Signature;
-use blockyard_host::nbd::uri::Uri;
+use blockyard_host::remote::is_remote;
 
 use crate::error::contained;
 use crate::limit::Limit;
@@ -403,7 +403,7 @@ pub fn volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
 
 fn of_volume(checked: &Checked<'_>) -> Result<Vec<Finding>, Error> {
     let Checked { path, place, header, is_luks, trim } = *checked;
-    if path.to_str().is_some_and(Uri::is_uri) {
+    if is_remote(path) {
         return Err(Error::Remote { path: path.to_owned() });
     }
     if let Err(error) = path.metadata() {

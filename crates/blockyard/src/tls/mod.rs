@@ -1,9 +1,8 @@
 //! TLS of servers and of connections to servers: certificates, keys, and the clients that may
 //! connect.
 //!
-//! [`init`] makes a CA and a server's certificate, [`add_client`] a client's, and [`show`] describes
-//! the certificates of a directory. The files have the names of QEMU and nbdkit, which can use
-//! them.
+//! [`init`] makes a CA and a server's certificate, [`add_client`] a client's, and [`show`]
+//! describes those of a directory. The files have the names of QEMU and nbdkit, which can use them.
 
 mod make;
 mod show;

@@ -5,7 +5,7 @@
 //! | [`BackingKind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
 //! | [`BackingKind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
 //! | [`BackingKind::Direct`] | `O_DIRECT` through a queue (module `disk`) and a ring |
-//! | [`BackingKind::Remote`] | an export of an NBD server, named by its URI (module `nbd`) |
+//! | [`BackingKind::Remote`] | an NBD export or an image of a Ceph cluster (module `remote`) |
 //!
 //! A lone synchronous operation is one blocking system call instead of a ring entry.
 
@@ -20,6 +20,7 @@ pub(crate) mod sigbus;
 pub(crate) mod sysfs;
 pub mod uncached;
 
+pub use crate::access::Access;
 pub use exclusive::lock_output;
 pub(crate) use facts::Facts;
 pub use header_lock::HeaderLock;
@@ -41,8 +42,7 @@ use crate::Error;
 use crate::canary::{Canary, is_planted};
 use crate::durability::Durability;
 use crate::file_op;
-use crate::nbd::RemoteDisk;
-use crate::nbd::uri::Uri;
+use crate::remote::{self, RemoteDisk};
 use crate::sync_io;
 
 use errors::{LoggedErrors, failed};
@@ -51,25 +51,6 @@ use errors::{LoggedErrors, failed};
 const DIRECT_UNIT_BYTES: u32 = 4096;
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-
-/// Access to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reading.
-    ReadOnly,
-    /// Reading and writing, exclusively.
-    ReadWrite,
-    /// Reading and writing, shared with others who also use `Shared`: paths to one disk.
-    Shared,
-}
-
-impl Access {
-    /// Whether it includes writing.
-    #[must_use]
-    pub fn writes(self) -> bool {
-        self != Self::ReadOnly
-    }
-}
 
 /// The cheapest way to read and write a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +62,7 @@ pub enum BackingKind {
     /// A block device, or a file opened with `--direct`: bypasses the page cache. Also memory that
     /// stands for a device.
     Direct,
-    /// An export of an NBD server.
+    /// An export of an NBD server, or an image of a Ceph cluster.
     Remote,
 }
 
@@ -91,10 +72,11 @@ enum Storage {
     /// A local file, opened for buffered access: headers of files, unaligned pieces.
     Local(File),
     /// A disk on a server.
-    Remote(Arc<RemoteDisk>),
+    Remote(RemoteDisk),
 }
 
-/// An open and locked file or block device, or an export of a server, which cannot be locked.
+/// An open and locked file or block device, an export of a server, which cannot be locked, or an
+/// image of a Ceph cluster.
 // 14 fields: its descriptors, and facts about the file, which are read once.
 #[derive(Debug)]
 pub struct DeviceFile {
@@ -129,8 +111,8 @@ impl DeviceFile {
     /// # Errors
     /// The file cannot be opened, is neither a regular file nor a block device, or is in use.
     pub fn open(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
-        if let Some(uri) = uri_of(path) {
-            return Ok(Self::of_remote(path, RemoteDisk::open(uri, access.writes())?, access));
+        if let Some(name) = remote::name_of(path) {
+            return Ok(Self::of_remote(path, RemoteDisk::open(name, access)?, access));
         }
         // Check before opening: opening a FIFO would wait for a writer.
         let before = std::fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
@@ -184,10 +166,8 @@ impl DeviceFile {
     /// # Errors
     /// See [`DeviceFile::open`].
     pub(crate) fn open_path(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
-        match uri_of(path) {
-            Some(uri) => {
-                Ok(Self::of_remote(path, RemoteDisk::open_path(uri, access.writes())?, access))
-            }
+        match remote::name_of(path) {
+            Some(name) => Ok(Self::of_remote(path, RemoteDisk::open_path(name, access)?, access)),
             None => Self::open(path, access, direct),
         }
     }
@@ -195,7 +175,7 @@ impl DeviceFile {
     fn of_remote(path: &Path, remote: RemoteDisk, access: Access) -> Self {
         Self {
             len_bytes: remote.len_bytes(),
-            storage: Storage::Remote(Arc::new(remote)),
+            storage: Storage::Remote(remote),
             _file_under: None,
             direct: None,
             path: path.to_owned(),
@@ -322,14 +302,22 @@ impl DeviceFile {
         self.remote().map_or_else(Vec::new, |remote| remote.runs_at(place, len_bytes))
     }
 
-    /// The present length of a local file or device, which may have grown since it was opened.
+    /// The present length of a file, device or image, which may have grown since it was opened.
     ///
     /// # Errors
     /// The system does not tell; `Unsupported` for an export of a server, whose length is that of
     /// its connection.
     pub(crate) fn present_len_bytes(&self) -> io::Result<u64> {
-        let file = self.local().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(rustix::fs::seek(file, SeekFrom::End(0))?)
+        match &self.storage {
+            Storage::Local(file) => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
+            Storage::Remote(remote) => remote.present_len_bytes(),
+        }
+    }
+
+    /// Bytes after which an image of a cluster uses the same objects again; one for other disks.
+    #[must_use]
+    pub fn stripe_period_bytes(&self) -> u64 {
+        self.remote().map_or(1, RemoteDisk::stripe_period_bytes)
     }
 
     /// Extends a regular file to this length, with zeroes, or truncates it. Remote disks, parts
@@ -368,7 +356,7 @@ impl DeviceFile {
     }
 
     /// The export, if the disk is remote.
-    pub(crate) fn remote(&self) -> Option<&Arc<RemoteDisk>> {
+    pub(crate) fn remote(&self) -> Option<&RemoteDisk> {
         match &self.storage {
             Storage::Local(_) => None,
             Storage::Remote(remote) => Some(remote),
@@ -607,11 +595,6 @@ fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
 
 fn replaced(path: &Path) -> Error {
     Error::volume(path, "another file has taken its place since it was opened; start again")
-}
-
-/// The name as a URI, unless it is the name of a file.
-fn uri_of(path: &Path) -> Option<&str> {
-    path.to_str().filter(|text| Uri::is_uri(text))
 }
 
 /// `_IO(0x12, 119)` and `_IO(0x12, 127)` of `linux/fs.h`.

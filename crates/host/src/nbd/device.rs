@@ -17,18 +17,18 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
+use blockyard_engine::bio::{BlkStatus, Sample};
 use blockyard_engine::sq::Cqe;
 use blockyard_protocol::nbd::client::{Refusal, Remote};
 
-use super::RemoteDisk;
+use super::NbdDisk;
 use super::dial::Opened;
 use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
 use super::remote::lost_with;
 use super::unflushed::{Success, Unflushed, difference};
 use crate::device_thread::{Clients, DeviceBio, DeviceThread, Inbox, Shared};
-use crate::durability::Durability;
+use crate::durability::{Durability, loss_of};
 use crate::stages::{self, Span, Stage, Timed};
 use crate::{poll, process};
 
@@ -42,7 +42,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The system has no more descriptors or threads.
 pub(super) fn start(
     number: usize,
-    disk: Arc<RemoteDisk>,
+    disk: Arc<NbdDisk>,
     durability: Arc<Durability>,
     unflushed: Arc<Unflushed>,
 ) -> io::Result<DeviceThread> {
@@ -111,7 +111,7 @@ struct Outage {
 // 16 fields: the operations, the connections, deadlines, and vectors that are kept for their
 // memory.
 struct Running {
-    disk: Arc<RemoteDisk>,
+    disk: Arc<NbdDisk>,
     /// Latch of the volume.
     durability: Arc<Durability>,
     /// A path fails lost operations; other devices retry them.
@@ -136,7 +136,7 @@ struct Running {
 
 impl Running {
     fn new(
-        disk: Arc<RemoteDisk>,
+        disk: Arc<NbdDisk>,
         durability: Arc<Durability>,
         unflushed: Arc<Unflushed>,
         inbox: Arc<Shared>,
@@ -251,18 +251,7 @@ impl Running {
     /// Latches a flush or FUA write that the server has failed, because the state of acknowledged
     /// writes is unknown.
     fn latch(&self, op: &DeviceBio, status: BlkStatus) {
-        let Bio { op, fua, .. } = op.bio;
-        let loses = match status {
-            // The operation never reached the disk.
-            BlkStatus::Ok | BlkStatus::Transport => false,
-            BlkStatus::Invalid | BlkStatus::NotSupported => op == Op::Flush,
-            // Another path may reach it.
-            BlkStatus::IoError => !self.is_path && (fua || op == Op::Flush),
-            BlkStatus::NoSpace | BlkStatus::Medium => fua || op == Op::Flush,
-        };
-        if loses {
-            let what = if op == Op::Flush { "a flush" } else { "a FUA write" };
-            let problem = format!("{what} failed: {status}");
+        if let Some(problem) = loss_of(&op.bio, status, self.is_path) {
             self.durability.lose(self.disk.name().to_owned(), problem, status);
         }
     }

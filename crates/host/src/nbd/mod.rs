@@ -1,7 +1,7 @@
 //! A device that is an export of an NBD server.
 //!
 //! The protocol is [`blockyard_protocol::nbd::client`]. This module has its sockets, and handles
-//! lost connections. First the opener of the volume uses a `RemoteDisk`, one request at a time,
+//! lost connections. First the opener of the volume uses a `NbdDisk`, one request at a time,
 //! for headers. Then a thread of the device takes the connection over (`device`) and completes
 //! operations of all clients, like the thread of a disk with an elevator.
 //!
@@ -46,5 +46,5 @@ mod wire;
 #[cfg(doc)]
 use blockyard_engine::bio::BlkStatus;
 
-pub(crate) use remote::RemoteDisk;
+pub(crate) use remote::NbdDisk;
 pub(crate) use unflushed::Unflushed;

@@ -24,7 +24,7 @@ const SECTOR_BYTES: u32 = 512;
 
 /// An export of an NBD server.
 #[derive(Debug)]
-pub(crate) struct RemoteDisk {
+pub(crate) struct NbdDisk {
     uri: Uri,
     /// Name as given.
     name: String,
@@ -52,7 +52,7 @@ enum Data<'a> {
     Extents(&'a mut Vec<Extent>),
 }
 
-impl RemoteDisk {
+impl NbdDisk {
     /// Connects, and opens the export.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl RemoteDisk {
         Ok(Self { first: Some(first), connection: Mutex::new(Some(opened)), ..disk })
     }
 
-    /// Like [`RemoteDisk::open`], for a path: an unreachable server is no error yet.
+    /// Like [`NbdDisk::open`], for a path: an unreachable server is no error yet.
     ///
     /// # Errors
     /// The name is no URI.

@@ -15,7 +15,7 @@ use blockyard_protocol::nbd::Command;
 use blockyard_protocol::nbd::client::Request;
 
 use super::device::pause_after;
-use super::{RemoteDisk, Unflushed};
+use super::{NbdDisk, Unflushed};
 use crate::completions::CompletionQueue;
 use crate::device_thread::{DeviceBio, DeviceThread};
 use crate::durability::Durability;
@@ -251,7 +251,7 @@ impl Client {
             }
         });
         let uri = format!("nbd+unix:///?socket={}{parameters}", path.display());
-        let remote = Arc::new(RemoteDisk::open(&uri, true).unwrap());
+        let remote = Arc::new(NbdDisk::open(&uri, true).unwrap());
         let durability = Arc::<Durability>::default();
         let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
         let completions = CompletionQueue::new().unwrap();
@@ -625,7 +625,7 @@ fn export_that_comes_back_as_another_one_has_lost_what_it_had() {
 fn header_that_was_written_to_a_lost_server_is_not_taken_for_stable() {
     for (parameters, is_ok) in [("", false), ("&unflushed=trust", true)] {
         let client = Client::with_parameters(Script::new(SEND_FLUSH), parameters);
-        let remote = RemoteDisk::open(&client.uri, true).unwrap();
+        let remote = NbdDisk::open(&client.uri, true).unwrap();
         remote.write_at(0, &[7; 512]).unwrap();
         client.script.starts.fetch_add(1, Ordering::SeqCst);
         for _ in 0..2 {

@@ -312,7 +312,8 @@ fn encode(bytes: &[u8]) -> String {
     encoded
 }
 
-fn decode(text: &str) -> Result<String, String> {
+/// Decodes percent-encoded bytes.
+pub(crate) fn decode(text: &str) -> Result<String, String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

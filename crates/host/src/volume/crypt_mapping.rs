@@ -13,8 +13,8 @@ use blockyard_engine::dm::zero::{ZERO, ZeroSpec};
 
 use crate::Error;
 use crate::file::DeviceFile;
-use crate::nbd::uri::Uri;
 use crate::protect::{PROTECT, ProtectArguments};
+use crate::remote;
 use crate::table::{CRYPT, CryptArguments};
 
 /// Longest name that is taken from a file.
@@ -106,7 +106,7 @@ fn device_word(path: &Path) -> Result<String, Error> {
         Error::volume(path, format!("its name {problem}: {remedy}"))
     };
     let absolute = match path.to_str() {
-        Some(text) if Uri::is_uri(text) => path.to_owned(),
+        Some(_) if remote::is_remote(path) => path.to_owned(),
         _ => std::path::absolute(path).map_err(|error| Error::io(path, "look at", error))?,
     };
     let word = absolute.to_str().ok_or_else(|| refused("is not UTF-8"))?;

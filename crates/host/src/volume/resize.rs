@@ -15,6 +15,7 @@
 //!
 //! A volume does not shrink while it is served: a client may use the sectors that would be lost.
 
+use std::io;
 use std::path::Path;
 
 use blockyard_engine::bio::{SECTOR_SHIFT, Sector};
@@ -40,8 +41,8 @@ impl Volume {
     /// part that the volume may use.
     ///
     /// # Errors
-    /// The volume has several lines or no local file, would shrink, or its file or part is too
-    /// short.
+    /// The volume has several lines or is on an NBD server, would shrink, or its file or part is
+    /// too short.
     pub fn grow(&self, len_bytes: u64, end_bytes: u64) -> Result<Resized, Error> {
         let _turn = self.turn();
         let table = self.parts.table.get();
@@ -92,7 +93,8 @@ impl Volume {
             return Err(refused("has no file or device that could grow"));
         };
         let file = &self.parts.backend.devices[usize::from(dev.0)].file;
-        if file.local().is_none() {
+        let present = file.present_len_bytes();
+        if present.is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
             return Err(Error::volume(
                 file.path(),
                 "an NBD export has the size that its server told when it was opened; start this \

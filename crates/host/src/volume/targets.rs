@@ -15,7 +15,7 @@ use blockyard_engine::sq::{DevId, LogId};
 use super::builder::{Builder, dev_id};
 use crate::Error;
 use crate::file::{Access, DeviceFile};
-use crate::nbd::uri::Uri;
+use crate::remote;
 use crate::write_log::WriteLog;
 
 /// Limit of requests that the queue of a multipath line issues (`DM_MQ_QUEUE_DEPTH`, from memory).
@@ -112,7 +112,7 @@ impl Builder<'_> {
                            only a file or block device can be logged";
             return Err(Error::volume(Path::new(path), problem));
         }
-        if Uri::is_uri(path) {
+        if remote::is_remote(Path::new(path)) {
             let problem = "is the log of a log-writes line, which must be a file or block device";
             return Err(Error::volume(Path::new(path), problem));
         }

@@ -39,7 +39,7 @@ pub(super) fn conditions(named: Option<&Path>, volume: &Volume) -> Vec<(&'static
 fn backing(Backing { path, kind, is_block_device }: &Backing) -> String {
     let place = path.display();
     match (kind, is_block_device) {
-        (BackingKind::Remote, _) => format!("{place}, an NBD server"),
+        (BackingKind::Remote, _) => format!("{place}, a remote disk"),
         (_, true) => format!("{place}, a block device"),
         (_, false) => match rustix::fs::statfs(path.as_path()) {
             Ok(fs) => {
@@ -57,7 +57,7 @@ fn direct(backing: &Backing) -> String {
         BackingKind::Direct => "yes, bypassing the page cache (O_DIRECT)",
         BackingKind::Cached => "no, through the page cache",
         BackingKind::Tmpfs => "no, its pages are the storage",
-        BackingKind::Remote => "no, the server decides",
+        BackingKind::Remote => "no, the server or cluster decides",
     }
     .into()
 }

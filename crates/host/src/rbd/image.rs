@@ -1,0 +1,397 @@
+//! An open image: its size, its lock, and one request at a time, before and beside the device's
+//! thread.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::cluster::{Cluster, Pool};
+use super::library::{
+    FEATURE_EXCLUSIVE_LOCK, ImageHandle, ImageInfo, Images, LOCK_EXCLUSIVE, Library,
+};
+use super::name::RbdName;
+use super::{c_text, device, errno_of};
+use crate::access::Access;
+use crate::device_thread::DeviceThread;
+use crate::durability::Durability;
+use crate::process::with_signals_blocked;
+use crate::{Error, log};
+
+/// Most owners of a lock that are asked for; an exclusive lock has one.
+const OWNERS_MAX: usize = 8;
+
+/// An image of a cluster.
+pub(crate) struct Image {
+    name: RbdName,
+    handle: ImageHandle,
+    /// After the handle in drops.
+    pool: Pool,
+    len_bytes: u64,
+    stripe_period_bytes: u64,
+    is_path: AtomicBool,
+    /// Last reported failure.
+    said: Mutex<String>,
+}
+
+// SAFETY: librbd may be called from any thread at the same time.
+unsafe impl Send for Image {}
+// SAFETY: librbd may be called from any thread at the same time.
+unsafe impl Sync for Image {}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Connects to the cluster and opens the image. For [`Access::ReadWrite`] it takes the
+    /// exclusive lock.
+    ///
+    /// # Errors
+    /// The name is wrong, the cluster or the image cannot be reached, or the lock is another
+    /// client's.
+    pub(crate) fn open(text: &str, access: Access) -> Result<Self, Error> {
+        let name = RbdName::parse(text).map_err(Error::Uri)?;
+        let problem = |problem| Error::Volume { path: name.to_string(), problem };
+        if access.writes() && name.snapshot.is_some() {
+            return Err(problem("a snapshot cannot be written; open it with `read_only`".into()));
+        }
+        let cluster = Cluster::of(&name).map_err(problem)?;
+        let pool = cluster.pool(&name).map_err(problem)?;
+        with_signals_blocked(|| Self::opened(name.clone(), pool, access)).map_err(problem)
+    }
+
+    fn opened(name: RbdName, pool: Pool, access: Access) -> Result<Self, String> {
+        let functions = &pool.library().images;
+        let image_name = c_text(&name.image)?;
+        let snapshot = name.snapshot.as_deref().map(c_text).transpose()?;
+        let snapshot = snapshot.as_ref().map_or(ptr::null(), |snapshot| snapshot.as_ptr());
+        let mut handle: ImageHandle = ptr::null_mut();
+        let open = if access.writes() { functions.rbd_open } else { functions.rbd_open_read_only };
+        // SAFETY: the pool is open; the pointers live until the call returns.
+        let opened = unsafe { open(pool.handle, image_name.as_ptr(), &raw mut handle, snapshot) };
+        errno_of(opened).map_err(|error| open_problem(&error, &name))?;
+        let mut image = Self {
+            name,
+            handle,
+            pool,
+            len_bytes: 0,
+            stripe_period_bytes: 0,
+            is_path: AtomicBool::new(false),
+            said: Mutex::default(),
+        };
+        let failed = |error: io::Error| format!("cannot look at the image: {error}");
+        image.len_bytes = image.present_len_bytes().map_err(failed)?;
+        image.stripe_period_bytes = image.stripe_period().map_err(failed)?;
+        if access == Access::ReadWrite {
+            image.lock()?;
+        }
+        Ok(image)
+    }
+
+    fn functions(&self) -> &'static Images {
+        &self.library().images
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.pool.library()
+    }
+
+    pub(super) fn handle(&self) -> ImageHandle {
+        self.handle
+    }
+
+    /// Name for messages.
+    pub(super) fn name(&self) -> &RbdName {
+        &self.name
+    }
+
+    /// Time limit of a request.
+    pub(super) fn limit(&self) -> Duration {
+        self.name.reconnect_delay
+    }
+
+    /// Length when the image was opened.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Bytes after which the same objects are used again: data that librbd's own encryption opens
+    /// begin at a multiple of it.
+    pub(crate) fn stripe_period_bytes(&self) -> u64 {
+        self.stripe_period_bytes
+    }
+
+    /// The image is one of several ways to a disk.
+    pub(crate) fn set_path(&self) {
+        self.is_path.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_path(&self) -> bool {
+        self.is_path.load(Ordering::Relaxed)
+    }
+
+    /// The present length.
+    pub(crate) fn present_len_bytes(&self) -> io::Result<u64> {
+        let mut len_bytes = 0;
+        // SAFETY: the image is open; the pointer lives until the call returns.
+        errno_of(unsafe { (self.functions().rbd_get_size)(self.handle, &raw mut len_bytes) })?;
+        Ok(len_bytes)
+    }
+
+    /// Whether the image is shorter now than when it was opened.
+    pub(super) fn is_shorter(&self) -> bool {
+        self.present_len_bytes().is_ok_and(|present| present < self.len_bytes)
+    }
+
+    fn stripe_period(&self) -> io::Result<u64> {
+        let mut info = ImageInfo::EMPTY;
+        let len = size_of::<ImageInfo>();
+        // SAFETY: the image is open; the pointers live until the calls return.
+        unsafe {
+            errno_of((self.functions().rbd_stat)(self.handle, &raw mut info, len))?;
+            let mut count = 1;
+            errno_of((self.functions().rbd_get_stripe_count)(self.handle, &raw mut count))?;
+            Ok(info.object_bytes.saturating_mul(count.max(1)))
+        }
+    }
+
+    /// Takes the exclusive lock.
+    fn lock(&self) -> Result<(), String> {
+        let mut features = 0;
+        // SAFETY: the image is open; the pointer lives until the call returns.
+        let asked = unsafe { (self.functions().rbd_get_features)(self.handle, &raw mut features) };
+        errno_of(asked).map_err(|error| format!("cannot look at the image: {error}"))?;
+        if features & FEATURE_EXCLUSIVE_LOCK == 0 {
+            return Err(format!(
+                "the image has no feature exclusive-lock, so another client could write it too; \
+                 run `rbd feature enable {}/{} exclusive-lock`, or open it with `shared` if nobody \
+                 else writes",
+                self.name.pool, self.name.image
+            ));
+        }
+        if self.name.breaks_lock
+            && let Ok(owner) = self.owner()
+        {
+            log::say(format_args!("{}: fences {owner}, the owner of the lock", self.name));
+            self.fence(&owner).map_err(|error| self.lock_problem(&error))?;
+        }
+        let Err(error) = self.acquire() else { return Ok(()) };
+        if error.raw_os_error() != Some(libc::EROFS) {
+            return Err(self.lock_problem(&error));
+        }
+        Err(format!(
+            "another client has the image's lock ({}); end it, or open the image read-only. If \
+             that client is dead, add break-lock=true to the name, which fences it",
+            self.owner().unwrap_or_default()
+        ))
+    }
+
+    fn lock_problem(&self, error: &io::Error) -> String {
+        format!("cannot take the image's lock: {error}")
+    }
+
+    fn acquire(&self) -> io::Result<()> {
+        // SAFETY: the image is open.
+        errno_of(unsafe { (self.functions().rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) })
+    }
+
+    /// The address of the lock's owner.
+    fn owner(&self) -> io::Result<String> {
+        let mut mode: c_int = 0;
+        let mut count = OWNERS_MAX;
+        let mut owners: [*mut c_char; OWNERS_MAX] = [ptr::null_mut(); OWNERS_MAX];
+        let functions = self.functions();
+        // SAFETY: the image is open; `owners` has `count` places.
+        errno_of(unsafe {
+            let owners = owners.as_mut_ptr();
+            (functions.rbd_lock_get_owners)(self.handle, &raw mut mode, owners, &raw mut count)
+        })?;
+        let texts: Vec<String> = owners[..count.min(OWNERS_MAX)]
+            .iter()
+            .filter(|owner| !owner.is_null())
+            // SAFETY: the library's texts end with a zero.
+            .map(|owner| unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned())
+            .collect();
+        // SAFETY: these are the texts of the call above.
+        unsafe { (functions.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+        texts.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    }
+
+    /// Blocklists the owner's address, and takes its lock away. The cluster refuses its late writes
+    /// from then on.
+    fn fence(&self, owner: &str) -> io::Result<()> {
+        let owner = c_text(owner).map_err(io::Error::other)?;
+        // SAFETY: the image is open; the text lives until the call returns.
+        let broken = errno_of(unsafe {
+            (self.functions().rbd_lock_break)(self.handle, LOCK_EXCLUSIVE, owner.as_ptr())
+        });
+        match broken {
+            // It has ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Reads; the range is in the image.
+    pub(crate) fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let to = buf.as_mut_ptr().cast();
+        let len = buf.len();
+        // SAFETY: the image is open; the buffer lives until the call returns.
+        let read = unsafe { (self.functions().rbd_read)(self.handle, offset_bytes, len, to) };
+        all_of(read, len)
+    }
+
+    /// Writes, and waits until all copies have it.
+    pub(crate) fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let from = bytes.as_ptr().cast();
+        let len = bytes.len();
+        // SAFETY: the image is open; the bytes live until the call returns.
+        let written = unsafe { (self.functions().rbd_write)(self.handle, offset_bytes, len, from) };
+        all_of(written, len)
+    }
+
+    /// Flushes: all completed writes are on stable storage when this returns.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        // SAFETY: the image is open.
+        errno_of(unsafe { (self.functions().rbd_flush)(self.handle) })
+    }
+
+    /// The cluster's knowledge of a range, from its start on: lengths, and whether they read as
+    /// zeroes. Objects that exist count as data. Empty if the cluster does not tell.
+    pub(crate) fn runs_at(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
+        let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset_bytes));
+        let mut data: Vec<(u64, u64)> = Vec::new();
+        let argument: *mut Vec<(u64, u64)> = &raw mut data;
+        // SAFETY: the image is open; `data` lives until the call returns.
+        let asked = errno_of(unsafe {
+            (self.functions().rbd_diff_iterate2)(
+                self.handle,
+                ptr::null(),
+                offset_bytes,
+                len_bytes,
+                1,
+                1,
+                note_extent,
+                argument.cast(),
+            )
+        });
+        if asked.is_err() {
+            return Vec::new();
+        }
+        runs(offset_bytes, len_bytes, data)
+    }
+
+    /// Starts the thread of the device, for the volume with this latch.
+    ///
+    /// # Errors
+    /// The system has no more descriptors or threads.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        number: usize,
+        durability: Arc<Durability>,
+    ) -> io::Result<DeviceThread> {
+        device::start(number, Arc::clone(self), durability)
+    }
+
+    /// Reports to the operator, unless it repeats the last report.
+    pub(super) fn say_once(&self, what: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said != what {
+            what.clone_into(&mut said);
+            log::say(format_args!("{}: {what}", self.name));
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // The lock goes with the image.
+        // SAFETY: the image is open and has no operation: the device's thread has ended.
+        unsafe { (self.functions().rbd_close)(self.handle) };
+    }
+}
+
+fn open_problem(error: &io::Error, name: &RbdName) -> String {
+    match (error.raw_os_error(), &name.snapshot) {
+        (Some(libc::ENOENT), None) => {
+            format!("the pool {} has no image {}", name.pool, name.image)
+        }
+        (Some(libc::ENOENT), Some(snapshot)) => {
+            format!("there is no image {}, or no snapshot {snapshot} of it", name.image)
+        }
+        (Some(libc::EROFS), _) => "the image is read-only; open it with `read_only`".into(),
+        (Some(libc::EPERM | libc::EACCES), _) => {
+            format!("client.{} may not open the image", name.id)
+        }
+        _ => format!("cannot open the image: {error}"),
+    }
+}
+
+fn all_of(result: isize, len: usize) -> io::Result<()> {
+    match usize::try_from(result) {
+        Ok(moved) if moved == len => Ok(()),
+        // The image was made shorter.
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::from_raw_os_error(result.unsigned_abs() as i32)),
+    }
+}
+
+/// Adds an extent to the list behind `argument`.
+///
+/// # Safety
+/// `argument` is a `Vec<(u64, u64)>` that nothing else uses.
+unsafe extern "C" fn note_extent(
+    offset_bytes: u64,
+    len: usize,
+    exists: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    let data = unsafe { &mut *argument.cast::<Vec<(u64, u64)>>() };
+    if exists != 0 {
+        data.push((offset_bytes, offset_bytes + len as u64));
+    }
+    0
+}
+
+/// Alternating runs of zeroes and data in a range, from extents of data.
+fn runs(offset_bytes: u64, len_bytes: u64, mut data: Vec<(u64, u64)>) -> Vec<(u64, bool)> {
+    data.sort_unstable();
+    let end = offset_bytes + len_bytes;
+    let mut at = offset_bytes;
+    let mut runs: Vec<(u64, bool)> = Vec::new();
+    let mut add = |len: u64, zero: bool| match runs.last_mut() {
+        _ if len == 0 => {}
+        Some(last) if last.1 == zero => last.0 += len,
+        _ => runs.push((len, zero)),
+    };
+    for (from, to) in data {
+        let (from, to) = (from.clamp(at, end), to.clamp(at, end));
+        add(from - at, true);
+        add(to - from, false);
+        at = to;
+    }
+    add(end - at, true);
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_of_data_become_runs_of_the_whole_range() {
+        assert_eq!(runs(0, 10, vec![]), [(10, true)]);
+        assert_eq!(
+            runs(4, 10, vec![(8, 12), (0, 6)]),
+            [(2, false), (2, true), (4, false), (2, true)]
+        );
+        assert_eq!(runs(0, 10, vec![(0, 5), (5, 99)]), [(10, false)]);
+        assert_eq!(runs(0, 0, vec![]), []);
+    }
+}

@@ -1,0 +1,195 @@
+//! A small Ceph cluster on the loopback interface: one monitor and one OSD, as ordinary processes,
+//! without root and systemd. The OSD's disk is a sparse file.
+
+use crate::lab::Lab;
+use crate::process::{Watched, until};
+use crate::tools::{self, tool};
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Time limit of each step.
+const LIMIT: Duration = Duration::from_secs(60);
+const DISK_BYTES: u64 = 4 << 30;
+/// The pool of the images.
+pub(super) const POOL: &str = "rbd";
+
+/// A running cluster, killed on drop.
+pub(super) struct Cluster {
+    dir: PathBuf,
+    fsid: String,
+    address: String,
+    daemons: Vec<(&'static str, Child)>,
+}
+
+impl Cluster {
+    /// Makes and starts a cluster, and waits until it serves requests.
+    pub(super) fn start(lab: &Lab) -> Result<Self> {
+        for program in ["ceph-mon", "ceph-osd", "ceph", "rbd"] {
+            tools::need(program)?;
+        }
+        let dir = lab.disk().join("ceph");
+        for part in ["run", "log", "mon.a", "osd.0"] {
+            fs::create_dir_all(dir.join(part))?;
+        }
+        let uuid = || fs::read_to_string("/proc/sys/kernel/random/uuid");
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let address = format!("[v2:127.0.0.1:{port}]");
+        let fsid = uuid()?.trim().to_owned();
+        let mut cluster = Self { dir, fsid, address, daemons: Vec::new() };
+        fs::write(cluster.conf(), cluster.configuration())?;
+        cluster.make_monitor()?;
+        cluster.launch("mon.a")?;
+        let osd = uuid()?.trim().to_owned();
+        tools::run(cluster.tool("ceph-osd").args(["--mkfs", "-i", "0", "--osd-uuid", &osd]))?;
+        cluster.ceph(&["osd", "new", &osd, "0"])?;
+        cluster.ceph(&["osd", "pool", "create", POOL, "8"])?;
+        cluster.ceph(&["osd", "pool", "application", "enable", POOL, "rbd"])?;
+        cluster.launch("osd.0")?;
+        cluster.await_osd()?;
+        tools::run(cluster.tool("rbd").args(["pool", "init", POOL]))?;
+        Ok(cluster)
+    }
+
+    pub(super) fn conf(&self) -> PathBuf {
+        self.dir.join("ceph.conf")
+    }
+
+    fn configuration(&self) -> String {
+        let dir = self.dir.display();
+        let mut text = String::from("[global]\n");
+        let mut set = |name: &str, value: &str| {
+            let _ = writeln!(text, "{name} = {value}");
+        };
+        set("fsid", &self.fsid);
+        set("mon initial members", "a");
+        set("mon host", &self.address);
+        set("public addr", "127.0.0.1");
+        set("cluster addr", "127.0.0.1");
+        set("ms bind msgr1", "false");
+        for part in ["cluster", "service", "client"] {
+            set(&format!("auth {part} required"), "none");
+        }
+        set("run dir", &format!("{dir}/run"));
+        set("crash dir", &format!("{dir}/log"));
+        set("admin socket", &format!("{dir}/run/$name.asok"));
+        set("log file", &format!("{dir}/log/$name.log"));
+        set("mon data", &format!("{dir}/$name"));
+        set("osd data", &format!("{dir}/$name"));
+        set("osd pool default size", "1");
+        set("osd pool default min size", "1");
+        set("osd pool default pg autoscale mode", "off");
+        set("osd crush chooseleaf type", "0");
+        set("crush location", "root=default host=dev");
+        set("mon allow pool size one", "true");
+        set("mon warn on pool no redundancy", "false");
+        set("mon data avail crit", "1");
+        // A second for each change is the default.
+        set("paxos propose interval", "0.05");
+        set("mon osd min down reporters", "1");
+        set("mon osd down out interval", "86400");
+        set("osd objectstore", "bluestore");
+        set("bluestore block size", &DISK_BYTES.to_string());
+        set("bluestore cache autotune", "false");
+        set("bluestore cache size", &(128 << 20).to_string());
+        set("osd heartbeat interval", "1");
+        set("osd heartbeat grace", "6");
+        text.push_str("[client]\nadmin socket =\nlog file =\n");
+        text
+    }
+
+    fn make_monitor(&self) -> Result<()> {
+        let map = self.dir.join("monmap");
+        let mut make = tool("monmaptool");
+        make.args(["--create", "--fsid", &self.fsid, "--addv", "a", &self.address]).arg(&map);
+        tools::run(&mut make)?;
+        let mut make = self.tool("ceph-mon");
+        tools::run(make.args(["--mkfs", "-i", "a", "--monmap"]).arg(&map))?;
+        Ok(())
+    }
+
+    /// A program of Ceph with this cluster's configuration.
+    pub(super) fn tool(&self, program: &str) -> Command {
+        let mut command = tool(program);
+        command.arg("-c").arg(self.conf());
+        command
+    }
+
+    pub(super) fn ceph(&self, words: &[&str]) -> Result<String> {
+        tools::read(self.tool("ceph").args(["--connect-timeout", "30"]).args(words))
+    }
+
+    /// Makes an image of some MiB, and returns its name for us.
+    pub(super) fn image(&self, name: &str, size_mib: u32) -> Result<String> {
+        let image = format!("{POOL}/{name}");
+        let size = format!("{size_mib}M");
+        tools::run(self.tool("rbd").args(["create", &image, "--size", &size]))?;
+        Ok(self.name(name, ""))
+    }
+
+    /// The name of an image for us, with further settings.
+    pub(super) fn name(&self, image: &str, settings: &str) -> String {
+        format!("rbd:{POOL}/{image}?conf={}{settings}", self.conf().display())
+    }
+
+    /// Starts a daemon, and waits until it runs.
+    pub(super) fn launch(&mut self, daemon: &'static str) -> Result<()> {
+        let (program, id) = daemon.split_once('.').context("a daemon has a number")?;
+        let socket = self.dir.join(format!("run/{daemon}.asok"));
+        let _ = fs::remove_file(&socket);
+        let out = File::create(self.dir.join(format!("log/{daemon}.out")))?;
+        let mut command = tools::daemon(&format!("ceph-{program}"));
+        command.arg("-c").arg(self.conf()).args(["-i", id, "-f"]).stdin(Stdio::null());
+        command.stdout(out.try_clone()?).stderr(out);
+        let mut child = command.spawn().with_context(|| format!("{daemon} does not start"))?;
+        let started = until(LIMIT, || socket.exists() || !matches!(child.try_wait(), Ok(None)));
+        self.daemons.push((daemon, child));
+        ensure!(started && socket.exists(), "{daemon} does not run: {}", self.said(daemon));
+        Ok(())
+    }
+
+    fn said(&self, daemon: &str) -> String {
+        let out: &Path = &self.dir.join(format!("log/{daemon}.out"));
+        tools::tail(&fs::read_to_string(out).unwrap_or_default())
+    }
+
+    /// Waits until the OSD is up.
+    pub(super) fn await_osd(&self) -> Result<()> {
+        let up =
+            until(LIMIT, || self.ceph(&["osd", "stat"]).is_ok_and(|stat| stat.contains(" 1 up")));
+        ensure!(up, "the OSD does not come up: {}", self.said("osd.0"));
+        // A list asks every placement group, and waits for it.
+        tools::run(self.tool("rados").args(["-p", POOL, "ls"]))?;
+        Ok(())
+    }
+
+    /// Sends a signal to a daemon.
+    pub(super) fn signal(&self, daemon: &str, signal: Signal) -> Result<()> {
+        let child = self.daemons.iter().rev().find(|(name, _)| *name == daemon);
+        let (_, child) = child.with_context(|| format!("{daemon} does not run"))?;
+        Watched(child.id()).signal(signal)
+    }
+
+    /// Kills a daemon with SIGKILL.
+    pub(super) fn kill(&mut self, daemon: &str) -> Result<()> {
+        let place = self.daemons.iter().position(|(name, _)| *name == daemon);
+        let (_, mut child) = self.daemons.remove(place.context("it does not run")?);
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.daemons {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
