@@ -8,6 +8,7 @@ mod audit;
 mod backing;
 mod bench;
 mod cases;
+mod ceph;
 mod certificates;
 mod check;
 mod choosing;

@@ -10,6 +10,7 @@ mod generator;
 mod machine;
 mod nbd;
 mod peers;
+mod rbd;
 mod scale;
 mod table;
 mod tune;
@@ -37,6 +38,9 @@ enum Benchmark {
     Vhost(vhost::Args),
     /// The plaintext of a LUKS1 volume as a file: blockyard, nbdfuse above blockyard, and QEMU.
     Fuse(fuse::Args),
+    /// Images of a Ceph cluster on this machine: blockyard with encryption beside fio's engine
+    /// without.
+    Rbd(rbd::Args),
     /// Three clients on one encrypted disk under every elevator and under the kernel's schedulers.
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
@@ -76,6 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Benchmark::Nbd(args) => nbd::run(args),
         Benchmark::Vhost(args) => vhost::run(args),
         Benchmark::Fuse(args) => fuse::run(args),
+        Benchmark::Rbd(args) => rbd::run(args),
         Benchmark::Elevators(args) => elevators::run(args),
         Benchmark::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         Benchmark::Engine(args) => engine::run(args),
@@ -97,6 +102,7 @@ fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke(true))?;
     vhost::run(&vhost::Args::smoke())?;
     fuse::run(&fuse::Args::smoke())?;
+    rbd::run(&rbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;

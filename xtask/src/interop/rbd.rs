@@ -1,15 +1,13 @@
 //! Volumes on images of a Ceph cluster.
 
-mod cluster;
-
 use super::content;
 use crate::cases::Cases;
+use crate::ceph::{Cluster, POOL};
 use crate::lab::{Lab, Server};
 use crate::process::until;
 use crate::tools::{self, tool};
 use crate::volume::noise;
 use anyhow::{Context, Result, ensure};
-use cluster::{Cluster, POOL};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::process::{Child, Command, Stdio};

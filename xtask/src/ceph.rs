@@ -17,10 +17,10 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const DISK_BYTES: u64 = 4 << 30;
 /// The pool of the images.
-pub(super) const POOL: &str = "rbd";
+pub(crate) const POOL: &str = "rbd";
 
 /// A running cluster, killed on drop.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     dir: PathBuf,
     fsid: String,
     address: String,
@@ -29,7 +29,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Makes and starts a cluster, and waits until it serves requests.
-    pub(super) fn start(lab: &Lab) -> Result<Self> {
+    pub(crate) fn start(lab: &Lab) -> Result<Self> {
         for program in ["ceph-mon", "ceph-osd", "ceph", "rbd"] {
             tools::need(program)?;
         }
@@ -56,7 +56,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(super) fn conf(&self) -> PathBuf {
+    pub(crate) fn conf(&self) -> PathBuf {
         self.dir.join("ceph.conf")
     }
 
@@ -114,18 +114,18 @@ impl Cluster {
     }
 
     /// A program of Ceph with this cluster's configuration.
-    pub(super) fn tool(&self, program: &str) -> Command {
+    pub(crate) fn tool(&self, program: &str) -> Command {
         let mut command = tool(program);
         command.arg("-c").arg(self.conf());
         command
     }
 
-    pub(super) fn ceph(&self, words: &[&str]) -> Result<String> {
+    pub(crate) fn ceph(&self, words: &[&str]) -> Result<String> {
         tools::read(self.tool("ceph").args(["--connect-timeout", "30"]).args(words))
     }
 
     /// Makes an image of some MiB, and returns its name for us.
-    pub(super) fn image(&self, name: &str, size_mib: u32) -> Result<String> {
+    pub(crate) fn image(&self, name: &str, size_mib: u32) -> Result<String> {
         let image = format!("{POOL}/{name}");
         let size = format!("{size_mib}M");
         tools::run(self.tool("rbd").args(["create", &image, "--size", &size]))?;
@@ -133,12 +133,12 @@ impl Cluster {
     }
 
     /// The name of an image for us, with further settings.
-    pub(super) fn name(&self, image: &str, settings: &str) -> String {
+    pub(crate) fn name(&self, image: &str, settings: &str) -> String {
         format!("rbd:{POOL}/{image}?conf={}{settings}", self.conf().display())
     }
 
     /// Starts a daemon, and waits until it runs.
-    pub(super) fn launch(&mut self, daemon: &'static str) -> Result<()> {
+    pub(crate) fn launch(&mut self, daemon: &'static str) -> Result<()> {
         let (program, id) = daemon.split_once('.').context("a daemon has a number")?;
         let socket = self.dir.join(format!("run/{daemon}.asok"));
         let _ = fs::remove_file(&socket);
@@ -159,7 +159,7 @@ impl Cluster {
     }
 
     /// Waits until the OSD is up.
-    pub(super) fn await_osd(&self) -> Result<()> {
+    pub(crate) fn await_osd(&self) -> Result<()> {
         let up =
             until(LIMIT, || self.ceph(&["osd", "stat"]).is_ok_and(|stat| stat.contains(" 1 up")));
         ensure!(up, "the OSD does not come up: {}", self.said("osd.0"));
@@ -169,14 +169,14 @@ impl Cluster {
     }
 
     /// Sends a signal to a daemon.
-    pub(super) fn signal(&self, daemon: &str, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, daemon: &str, signal: Signal) -> Result<()> {
         let child = self.daemons.iter().rev().find(|(name, _)| *name == daemon);
         let (_, child) = child.with_context(|| format!("{daemon} does not run"))?;
         Watched(child.id()).signal(signal)
     }
 
     /// Kills a daemon with SIGKILL.
-    pub(super) fn kill(&mut self, daemon: &str) -> Result<()> {
+    pub(crate) fn kill(&mut self, daemon: &str) -> Result<()> {
         let place = self.daemons.iter().position(|(name, _)| *name == daemon);
         let (_, mut child) = self.daemons.remove(place.context("it does not run")?);
         child.kill()?;
