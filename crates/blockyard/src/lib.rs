@@ -145,7 +145,7 @@ pub mod target {
     pub use blockyard_engine::time::Nanos;
 }
 
-pub use control::{Control, ControlError};
+pub use control::{Control, ControlError, Reloaded};
 pub use cursor::Cursor;
 pub use error::Error;
 pub use keys::Key;
@@ -153,7 +153,7 @@ pub use options::{ByToken, Locked, LuksVersion, Options, TokenFailure, VolumeKey
 pub use place::Place;
 pub use rate::RateLimits;
 pub use recorder::{Recorded, TraceFile};
-pub use server::{Listening, Running, Server};
+pub use server::{Listening, Live, Running, Server};
 pub use sparse::SparseFile;
 pub use status::Status;
 pub use volume::Volume;

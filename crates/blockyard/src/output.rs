@@ -116,6 +116,11 @@ impl InUse {
         Self(known.map(|metadata| FileId::of(&metadata)).collect())
     }
 
+    /// Adds other files in use.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Adds all files of the volume.
     pub fn add_volume(&mut self, volume: &Volume) {
         self.add(volume.shared().host.file_ids());

@@ -14,15 +14,19 @@ use blockyard_host::server as host;
 use blockyard_host::server::{
     Answer, DeviceOptions, ServedExport, ServerOptions, ServerTls, SocketAccess,
 };
-use blockyard_host::throttle::SharedThrottle;
+use blockyard_host::throttle::{Buckets, SharedThrottle};
 
-use crate::control::Devices;
+use crate::control::{Devices, Named};
 use crate::error::{contained, contained_with};
 use crate::output::InUse;
 use crate::rate::RateLimits;
 use crate::tls::{Credentials, ServerPolicy, Tls};
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
+
+mod live;
+
+pub use live::Live;
 
 /// A server of volumes: over NBD, and as disks of virtual machines.
 ///
@@ -43,17 +47,42 @@ use crate::{Error, Volume, metrics};
 pub struct Server {
     exports: Vec<Export>,
     /// Limits of the rate, with the exports that share them.
-    limits: Vec<(Vec<String>, RateLimits)>,
+    limits: Vec<Limited>,
     options: ServerOptions,
     doors: Vec<Door>,
     in_use: InUse,
     tls: Option<ServerTls>,
+    /// The limits may change while it runs.
+    is_live: bool,
+}
+
+/// Exports that share limits, and the name of their group.
+struct Limited {
+    group: Option<String>,
+    exports: Vec<String>,
+    limits: RateLimits,
+}
+
+impl Limited {
+    fn buckets(&self) -> Arc<Buckets> {
+        Arc::new(Buckets::new(self.limits.into()).of_group(self.group.clone()))
+    }
 }
 
 struct Export {
     name: String,
     volume: Arc<Shared>,
     priority: Priority,
+}
+
+impl Export {
+    /// With its limits, if it has any or may get some.
+    fn served(self, throttle: &Arc<SharedThrottle>, has_throttles: bool) -> ServedExport {
+        let has_one = has_throttles || throttle.limits().is_some();
+        let throttle = has_one.then(|| Arc::clone(throttle));
+        let volume = Arc::clone(&self.volume.host);
+        ServedExport { name: self.name, volume, priority: self.priority, throttle }
+    }
 }
 
 /// A listening socket.
@@ -125,7 +154,21 @@ impl Server {
         exports: impl IntoIterator<Item = N>,
         limits: RateLimits,
     ) -> Self {
-        self.limits.push((exports.into_iter().map(Into::into).collect(), limits));
+        let exports = exports.into_iter().map(Into::into).collect();
+        self.limits.push(Limited { group: None, exports, limits });
+        self
+    }
+
+    /// Like [`Server::limit`], for a group whose name the status has.
+    #[must_use]
+    pub fn limit_group<N: Into<String>>(
+        mut self,
+        group: impl Into<String>,
+        exports: impl IntoIterator<Item = N>,
+        limits: RateLimits,
+    ) -> Self {
+        let exports = exports.into_iter().map(Into::into).collect();
+        self.limits.push(Limited { group: Some(group.into()), exports, limits });
         self
     }
 
@@ -221,6 +264,13 @@ impl Server {
         self
     }
 
+    /// Prepares for changes of the exports while the server runs; see [`Listening::live`].
+    #[must_use]
+    pub fn changing(mut self) -> Self {
+        self.is_live = true;
+        self
+    }
+
     /// Limit of connections with an open export, 1 to 1024; others wait.
     #[must_use]
     pub fn max_connections(mut self, max_connections: usize) -> Self {
@@ -274,26 +324,29 @@ impl Server {
         self.doors.iter().try_for_each(Door::check)?;
         let names: Vec<String> = self.exports.iter().map(|export| export.name.clone()).collect();
         let throttles = throttles(&names, &self.limits)?;
-        let named = self.exports.iter().zip(&throttles);
-        let named = named.map(|(Export { name, volume, .. }, of)| (name.as_str(), volume, of));
-        let devices = Arc::new(Devices::new(named, max, self.in_use));
-        // Limits may come later, by the control socket.
+        let named: Vec<Named> = self
+            .exports
+            .iter()
+            .zip(throttles)
+            .map(|(Export { name, volume, .. }, of)| (name.clone(), Arc::clone(volume), of))
+            .collect();
+        let devices = Arc::new(Devices::new(&named, max, self.in_use));
+        // Limits may come later, by the control socket or with other exports.
         let is_controlled = self.doors.iter().any(|door| matches!(door, Door::Control(_)));
+        let has_throttles = is_controlled || self.is_live;
         let targets = self.exports.iter().flat_map(|export| export.volume.targets.iter().copied());
         let targets = targets.collect();
-        let served = self.exports.into_iter().zip(throttles);
-        let served = served.map(|(Export { name, volume, priority }, throttle)| {
-            let volume = Arc::clone(&volume.host);
-            let throttle = Some(throttle).filter(|of| is_controlled || of.limits().is_some());
-            ServedExport { name, volume, priority, throttle }
-        });
+        let served = self.exports.into_iter().zip(&named);
+        let served = served.map(|(export, (.., of))| export.served(of, has_throttles));
         let mut server = host::Server::new(served.collect(), self.options)?;
         if let Some(tls) = self.tls {
             server.use_tls(tls);
         }
         let addresses = Vec::new();
         let metrics = Vec::new();
-        let mut listening = Listening { server, names, addresses, metrics, targets };
+        let mut listening =
+            Listening { server, names, addresses, metrics, targets, devices, has_throttles };
+        let devices = Arc::clone(&listening.devices);
         for door in self.doors {
             listening.open(door, &devices)?;
         }
@@ -330,6 +383,8 @@ pub struct Listening {
     metrics: Vec<SocketAddr>,
     /// The program's own targets that the volumes may use.
     targets: Vec<&'static str>,
+    devices: Arc<Devices>,
+    has_throttles: bool,
 }
 
 impl Listening {
@@ -343,6 +398,14 @@ impl Listening {
     #[must_use]
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics
+    }
+
+    /// The server for a thread that changes its exports while it runs. Limits of exports that have
+    /// none so far need [`Server::changing`].
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let devices = Arc::downgrade(&self.devices);
+        Live { remote: self.server.remote(), devices, has_throttles: self.has_throttles }
     }
 
     /// Serves on this thread until the signal, calls `on_stop`, completes received requests, and
@@ -386,16 +449,13 @@ impl Listening {
 }
 
 /// The throttle of each export.
-fn throttles(
-    names: &[String],
-    limits: &[(Vec<String>, RateLimits)],
-) -> Result<Vec<Arc<SharedThrottle>>, Error> {
-    let unlimited = || Arc::new(SharedThrottle::new(Limits::default()));
-    let mut throttles: Vec<_> = names.iter().map(|_| unlimited()).collect();
-    for (exports, limits) in limits {
-        let shared = Arc::new(SharedThrottle::new((*limits).into()));
-        for export in exports {
-            throttles[position(names, export, "limit")?] = Arc::clone(&shared);
+fn throttles(names: &[String], limits: &[Limited]) -> Result<Vec<Arc<SharedThrottle>>, Error> {
+    let unlimited = || Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
+    let throttles: Vec<_> = names.iter().map(|_| unlimited()).collect();
+    for limited in limits {
+        let buckets = limited.buckets();
+        for export in &limited.exports {
+            throttles[position(names, export, "limit")?].use_buckets(Arc::clone(&buckets));
         }
     }
     Ok(throttles)

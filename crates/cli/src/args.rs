@@ -90,6 +90,7 @@ pub(crate) enum Command {
     Resume(control::ResumeArgs),
     Message(control::MessageArgs),
     Limit(control::LimitArgs),
+    Reload(control::ReloadArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
     #[cfg(feature = "lab")]
@@ -109,7 +110,7 @@ impl Command {
     /// Runs the command; returns the exit code of a success.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let done = match self {
-            Self::Serve(args) => return serve::run(&args),
+            Self::Serve(args) => return serve::run(args),
             Self::Format(args) => format::run(&args),
             Self::Info(args) => info::run(&args),
             Self::Dump(args) => dump::run(&args),
@@ -130,6 +131,7 @@ impl Command {
             Self::Resume(args) => control::resume(&args),
             Self::Message(args) => control::message(&args),
             Self::Limit(args) => control::limit(&args),
+            Self::Reload(args) => control::reload(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
             #[cfg(feature = "lab")]

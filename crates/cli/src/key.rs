@@ -51,6 +51,8 @@ pub(crate) enum StdinUse {
     Free,
     /// It carries the data of `load`.
     Data,
+    /// A server runs already: nobody is asked, and inherited descriptors are closed.
+    Closed,
 }
 
 impl KeyInput {
@@ -65,21 +67,28 @@ impl KeyInput {
     /// True if the user is asked, and so may try again after a wrong passphrase.
     pub(crate) fn asks_a_person(&self, stdin_use: StdinUse) -> bool {
         self.source == KeySource::Ask
-            && (stdin_use == StdinUse::Data || Terminal::on_stdin().is_some())
+            && match stdin_use {
+                StdinUse::Free => Terminal::on_stdin().is_some(),
+                StdinUse::Data => true,
+                StdinUse::Closed => false,
+            }
     }
 
     /// Whether the passphrase would come from a standard input that carries data.
     pub(crate) fn has_no_source(&self, stdin_use: StdinUse) -> bool {
-        stdin_use == StdinUse::Data
-            && match self.source {
-                KeySource::Ask => Terminal::controlling().is_none(),
-                KeySource::Stdin | KeySource::Descriptor(0) => true,
-                _ => false,
+        match (stdin_use, &self.source) {
+            (StdinUse::Free, _) => false,
+            (StdinUse::Data, KeySource::Ask) => Terminal::controlling().is_none(),
+            (StdinUse::Data, source) => {
+                matches!(source, KeySource::Stdin | KeySource::Descriptor(0))
             }
+            (StdinUse::Closed, _) => false,
+        }
     }
 
     /// Reads the passphrase or key of `what`, a name for the prompt and for errors.
     pub(crate) fn read(&self, what: &str, stdin_use: StdinUse) -> Result<SecretBytes, Failure> {
+        self.check_running(what, stdin_use)?;
         match (&self.source, self.file(what, stdin_use)?) {
             (KeySource::Command(command), _) => Ok(command.read()?),
             (_, None) => self.ask(what, stdin_use),
@@ -95,12 +104,27 @@ impl KeyInput {
         stdin_use: StdinUse,
         len_bytes_max: usize,
     ) -> Result<SecretBytes, Failure> {
+        self.check_running(what, stdin_use)?;
         match self.file(what, stdin_use)? {
             Some(file) if file.source != keys::KeySource::Stdin => {
                 Ok(file.read_at_most(len_bytes_max)?)
             }
             _ => self.read(what, stdin_use),
         }
+    }
+
+    /// A running server has no terminal, and the number of an inherited descriptor may be that of
+    /// another file by now.
+    fn check_running(&self, what: &str, stdin_use: StdinUse) -> Result<(), Failure> {
+        let asks =
+            matches!(self.source, KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_));
+        if !asks || stdin_use != StdinUse::Closed {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "the passphrase for {what} cannot be asked for while the server runs; name its source \
+             in the configuration: key_file, key_command or key_credential"
+        )))
     }
 
     /// The key file; `None` if a passphrase is asked for, or a command prints it.
@@ -137,7 +161,7 @@ impl KeyInput {
 
     fn ask(&self, what: &str, stdin_use: StdinUse) -> Result<SecretBytes, Failure> {
         let terminal = match stdin_use {
-            StdinUse::Free => Terminal::on_stdin(),
+            StdinUse::Free | StdinUse::Closed => Terminal::on_stdin(),
             StdinUse::Data => {
                 Some(Terminal::controlling().ok_or_else(|| stdin_is_taken(what, SOURCES))?)
             }

@@ -4,8 +4,9 @@
 use std::io::{self, ErrorKind, Write};
 
 pub(crate) use blockyard::output::{InUse, Output};
+use blockyard_host::log;
 
-use crate::failure::{Failure, printable};
+use crate::failure::Failure;
 
 /// Writes `text`. A closed pipe is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -23,10 +24,9 @@ pub(crate) fn print_on(text: &str) -> Result<bool, Failure> {
 }
 
 /// Writes one line on standard error, with control characters escaped: a file's name may contain
-/// any.
+/// any. A server may have another form for its lines.
 pub(crate) fn say(text: &str) {
-    // Standard error may be closed, which is no reason to stop.
-    let _ = writeln!(io::stderr(), "{}", printable(text));
+    log::say(text);
 }
 
 /// Writes warnings on standard error.

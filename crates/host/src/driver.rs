@@ -165,6 +165,11 @@ impl Driver {
         self.throttle = shared.map(DriverThrottle::new);
     }
 
+    /// Logs slow requests of this export, if the operator wants it.
+    pub(crate) fn log_slow_requests(&mut self, export: &str) {
+        self.executor.samples.log_slow(export);
+    }
+
     /// The client has left: held bios fail, because no reply can be sent.
     pub(crate) fn abandon_held(&mut self) {
         self.held_bios = HeldBios::Fail;

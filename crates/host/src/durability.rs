@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op};
 
-use crate::log;
+use crate::log::{Event, Kind};
 
 /// The first failure that may have lost acknowledged writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Durability {
             return;
         }
         let loss = Loss { device, problem, at: SystemTime::now(), status };
-        log::say(format_args!(
+        Event::new(Kind::WritesLost).say(format_args!(
             "{loss}; acknowledged writes may be lost: flushes and writes of the volume \
              fail from now on, until it is suspended and resumed with the loss accepted, or \
              opened again"

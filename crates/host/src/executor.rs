@@ -24,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Sample};
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Sample, Sector};
 use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp, Token};
 use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
@@ -193,7 +193,7 @@ impl Executor {
                     mapping.forget(sector.bytes(), len.bytes());
                 }
                 let discarded = device.file.discard(sector.bytes(), len.bytes());
-                Some(device.file.ended(Op::Discard, false, discarded))
+                Some(device.file.ended(Op::Discard, sector, false, discarded))
             }
             SqeOp::WriteZeroes { dev, sector, len } => {
                 let device = self.device(dev);
@@ -201,11 +201,12 @@ impl Executor {
                     mapping.forget(sector.bytes(), len.bytes());
                 }
                 let written = device.file.write_zeroes(sector.bytes(), len.bytes());
-                Some(device.file.ended(Op::WriteZeroes, false, written))
+                Some(device.file.ended(Op::WriteZeroes, sector, false, written))
             }
             SqeOp::Check { dev } => {
                 let file = &self.device(dev).file;
-                Some(file.ended(Op::Read, false, file.file().read_exact_at(&mut [0; 512], 0)))
+                let read = file.file().read_exact_at(&mut [0; 512], 0);
+                Some(file.ended(Op::Read, Sector(0), false, read))
             }
             SqeOp::Fill { buf, byte } => {
                 let base = self.buffers.at(buf);
@@ -261,8 +262,8 @@ impl Executor {
         let mut completed = std::mem::take(&mut self.completed);
         for (user, result) in completed.drain(..) {
             match user {
-                User::Sqe(token, dev, op) => {
-                    let status = self.device(dev).file.ended(op, false, result);
+                User::Sqe(token, dev, op, sector) => {
+                    let status = self.device(dev).file.ended(op, sector, false, result);
                     cqes.push(Cqe { token, status });
                 }
                 User::Request(dev, tag) => {

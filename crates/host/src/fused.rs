@@ -171,7 +171,7 @@ impl Fused {
             }
         }
         let read = calls.time(|| read_all(device.file.data_fd(), offset, base, len));
-        let read = device.file.ended(Op::Read, false, read);
+        let read = device.file.ended(Op::Read, self.sector, false, read);
         if read == BlkStatus::Ok {
             // SAFETY: the buffer is the caller's.
             unsafe { self.run.between(backend, base, base, Hints::default()) };
@@ -215,7 +215,7 @@ impl Fused {
                 let fd = device.file.data_fd();
                 calls.time(|| write_all(fd, at, ciphertext, piece, self.fua))
             };
-            let status = device.file.ended(Op::Write, self.fua, written);
+            let status = device.file.ended(Op::Write, self.sector, self.fua, written);
             if status != BlkStatus::Ok {
                 return status;
             }

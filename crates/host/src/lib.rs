@@ -25,7 +25,7 @@ mod gate;
 pub mod keyring;
 mod loaded_table;
 pub mod local;
-mod log;
+pub mod log;
 pub mod memory;
 pub mod nbd;
 pub mod pages;

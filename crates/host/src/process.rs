@@ -14,6 +14,8 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit, setsid, waitpid,
 };
 
+use crate::poll;
+
 /// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
 /// memory, turns SIGXFSZ into the write error `EFBIG`, and keeps open descriptors from programs
 /// that are started later: one of them may hold a key. Returns a warning for each failed step.
@@ -283,7 +285,7 @@ fn with_room(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<u32>)) -> Option<u32
     }
 }
 
-/// The stop of a server as a descriptor: SIGTERM, SIGINT and SIGHUP, or a call.
+/// The stop of a program as a descriptor: SIGTERM, SIGINT and SIGHUP, or a call.
 #[derive(Debug)]
 pub struct StopSignal {
     /// A signalfd or an eventfd.
@@ -304,21 +306,18 @@ impl StopSignal {
         if !is_ignored(libc::SIGHUP) {
             signals.push(libc::SIGHUP);
         }
-        let set = set_of(&signals);
-        // SAFETY: the set is initialised, and the descriptor from signalfd has no other owner.
-        unsafe {
-            let blocked =
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            if blocked != 0 {
-                return Err(io::Error::from_raw_os_error(blocked));
-            }
-            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-            let fd = libc::signalfd(-1, &raw const set, flags);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd), collects_signals: true, either: None })
-        }
+        Ok(Self { fd: collect(&signals)?, collects_signals: true, either: None })
+    }
+
+    /// Like [`StopSignal::install`], for a server: SIGHUP asks it to read its configuration again,
+    /// and never ends it.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn install_for_server() -> io::Result<(Self, CollectedSignal)> {
+        let fd = collect(&[libc::SIGTERM, libc::SIGINT])?;
+        let reload = CollectedSignal { fd: collect(&[libc::SIGHUP])? };
+        Ok((Self { fd, collects_signals: true, either: None }, reload))
     }
 
     /// A stop by [`StopSignal::stop`], without signals.
@@ -351,7 +350,7 @@ impl StopSignal {
 
     /// Restores the default action of SIGTERM and SIGINT, so that a second one ends the process
     /// immediately. SIGHUP stays blocked: the kernel and the shell both send it for one lost
-    /// terminal.
+    /// terminal, and a server never ends by it.
     pub fn restore_default(&self) {
         if !self.collects_signals {
             return;
@@ -368,6 +367,61 @@ impl StopSignal {
     pub fn take(&self) {
         let mut info = [0u8; 128];
         let _ = rustix::io::read(&self.fd, &mut info);
+    }
+}
+
+/// A signal as a descriptor: SIGHUP of a server, or SIGWINCH.
+#[derive(Debug)]
+pub struct CollectedSignal {
+    fd: OwnedFd,
+}
+
+impl CollectedSignal {
+    /// SIGWINCH: the terminal has another size.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn window_size() -> io::Result<Self> {
+        Ok(Self { fd: collect(&[libc::SIGWINCH])? })
+    }
+
+    /// Waits for the signal. Several signals that come before count as one.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn wait(&self) -> io::Result<()> {
+        poll::readable(&[Some(self.fd.as_fd())], None)?;
+        self.take();
+        Ok(())
+    }
+
+    /// Consumes the signal, if it came.
+    pub fn take(&self) {
+        let mut info = [0u8; 128];
+        let _ = rustix::io::read(&self.fd, &mut info);
+    }
+}
+
+impl AsFd for CollectedSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks the signals in this thread and its later threads, and collects them in a descriptor.
+fn collect(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
+    let set = set_of(signals);
+    // SAFETY: the set is initialised, and the descriptor from signalfd has no other owner.
+    unsafe {
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        if blocked != 0 {
+            return Err(io::Error::from_raw_os_error(blocked));
+        }
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
     }
 }
 

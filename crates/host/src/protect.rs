@@ -22,7 +22,7 @@ use blockyard_engine::dm::words::{device_area, number};
 use blockyard_engine::dm::{DeviceArea, Mapped, Part, Target, TargetCx};
 use blockyard_engine::sq::DevId;
 
-use crate::log;
+use crate::log::{Event, Kind};
 
 /// Limit of the ranges of a line: every write is compared with all of them.
 const RANGES_MAX: usize = 16;
@@ -139,7 +139,7 @@ impl Protection {
         self.is_read_only.store(true, Ordering::Release);
         drop(first);
         let RefusedWrite { sector, sectors, .. } = refused;
-        log::say(format_args!(
+        Event::new(Kind::WriteRefused).say(format_args!(
             "{}: a write to sectors {sector} to {} was refused, because it would change protected \
              sectors; all writes to this line of the table fail from now on, until the volume is \
              closed",

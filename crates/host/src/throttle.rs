@@ -17,28 +17,76 @@ use crate::stages::now;
 /// Interval in which held bios look for changes. Ours: it costs nothing beside the wait for tokens.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Token buckets that several connections share.
+/// Token buckets that several exports may share, which are a group then.
 #[derive(Debug)]
-pub struct SharedThrottle {
-    buckets: Mutex<Throttle>,
+pub struct Buckets {
+    /// Name of the group.
+    group: Option<String>,
+    throttle: Mutex<Throttle>,
     /// Number of changes of the limits.
     changes: AtomicU64,
     /// Without limits, bios take no lock.
     has_limits: AtomicBool,
-    /// The server ends: bios wait no longer.
-    is_lifted: AtomicBool,
 }
 
-impl SharedThrottle {
+impl Buckets {
     /// Full buckets.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
-            buckets: Mutex::new(Throttle::new(limits)),
+            group: None,
+            throttle: Mutex::new(Throttle::new(limits)),
             changes: AtomicU64::new(0),
             has_limits: AtomicBool::new(limits.is_some()),
+        }
+    }
+
+    /// Names the group of the exports that share the buckets.
+    #[must_use]
+    pub fn of_group(self, group: Option<String>) -> Self {
+        Self { group, ..self }
+    }
+
+    fn reserve(&self, now: Nanos, cost: Cost) -> Nanos {
+        self.throttle().reserve(now, cost)
+    }
+
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The limits of an export, shared by its connections.
+#[derive(Debug)]
+pub struct SharedThrottle {
+    buckets: Mutex<Arc<Buckets>>,
+    /// Number of changes of `buckets`.
+    moves: AtomicU64,
+    /// The export or the server ends: bios wait no longer.
+    is_lifted: AtomicBool,
+}
+
+impl SharedThrottle {
+    /// Limits by these buckets.
+    #[must_use]
+    pub fn new(buckets: Arc<Buckets>) -> Self {
+        Self {
+            buckets: Mutex::new(buckets),
+            moves: AtomicU64::new(0),
             is_lifted: AtomicBool::new(false),
         }
+    }
+
+    /// Takes tokens out of other buckets from now on. Drivers see it at their next poll.
+    pub fn use_buckets(&self, buckets: Arc<Buckets>) {
+        *self.buckets.lock().unwrap_or_else(PoisonError::into_inner) = buckets;
+        self.moves.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether both take their tokens out of the same buckets.
+    #[must_use]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.buckets(), &other.buckets())
     }
 
     /// Lets all bios start, from now on.
@@ -46,31 +94,38 @@ impl SharedThrottle {
         self.is_lifted.store(true, Ordering::SeqCst);
     }
 
+    /// Name of the group of exports with the same buckets.
+    #[must_use]
+    pub fn group(&self) -> Option<String> {
+        self.buckets().group.clone()
+    }
+
     /// The limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.buckets().limits()
+        self.buckets().throttle().limits()
     }
 
-    /// Changes the limits for bios that have not started. Drivers see it at their next poll.
+    /// Changes the limits for bios that have not started, also of exports that share the buckets.
+    /// Drivers see it at their next poll.
     pub fn set(&self, limits: Limits) {
-        self.buckets().set(now(), limits);
-        self.has_limits.store(limits.is_some(), Ordering::SeqCst);
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        let buckets = self.buckets();
+        buckets.throttle().set(now(), limits);
+        buckets.has_limits.store(limits.is_some(), Ordering::SeqCst);
+        buckets.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn reserve(&self, now: Nanos, cost: Cost) -> Nanos {
-        self.buckets().reserve(now, cost)
-    }
-
-    fn buckets(&self) -> MutexGuard<'_, Throttle> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buckets(&self) -> Arc<Buckets> {
+        Arc::clone(&self.buckets.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Bios of one driver that wait for tokens.
 pub(crate) struct DriverThrottle {
     shared: Arc<SharedThrottle>,
+    /// The buckets of `shared` after this number of moves.
+    buckets: Arc<Buckets>,
+    moves: u64,
     /// Changes of the limits that the first held bio knows.
     changes: u64,
     waiting: Waiting,
@@ -78,8 +133,21 @@ pub(crate) struct DriverThrottle {
 
 impl DriverThrottle {
     pub(crate) fn new(shared: &Arc<SharedThrottle>) -> Self {
-        let changes = shared.changes.load(Ordering::SeqCst);
-        Self { shared: Arc::clone(shared), changes, waiting: Waiting::new() }
+        let moves = shared.moves.load(Ordering::SeqCst);
+        let buckets = shared.buckets();
+        let changes = buckets.changes.load(Ordering::SeqCst);
+        Self { shared: Arc::clone(shared), buckets, moves, changes, waiting: Waiting::new() }
+    }
+
+    /// Follows new limits and new buckets; returns whether there were any.
+    fn follow(&mut self) -> bool {
+        let moves = self.shared.moves.load(Ordering::SeqCst);
+        let has_moved = std::mem::replace(&mut self.moves, moves) != moves;
+        if has_moved {
+            self.buckets = self.shared.buckets();
+        }
+        let changes = self.buckets.changes.load(Ordering::SeqCst);
+        (std::mem::replace(&mut self.changes, changes) != changes) || has_moved
     }
 
     /// A request has begun that moves or discards data.
@@ -90,7 +158,7 @@ impl DriverThrottle {
     /// Whether a bio may start now; otherwise it is held.
     pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
         if self.waiting.is_empty() {
-            self.changes = self.shared.changes.load(Ordering::SeqCst);
+            self.follow();
         }
         let is_free = !self.is_limited() || self.is_lifted();
         if self.waiting.is_empty() && is_free {
@@ -98,7 +166,7 @@ impl DriverThrottle {
             return true;
         }
         let now = now();
-        self.waiting.admit(now, bio, |cost| self.shared.reserve(now, cost))
+        self.waiting.admit(now, bio, |cost| self.buckets.reserve(now, cost))
     }
 
     /// The first held bio, if it may start, or `is_open` regardless of tokens.
@@ -107,11 +175,10 @@ impl DriverThrottle {
             return None;
         }
         let now = now();
-        let changes = self.shared.changes.load(Ordering::SeqCst);
-        if std::mem::replace(&mut self.changes, changes) != changes {
-            self.waiting.reserve_again(|cost| self.shared.reserve(now, cost));
+        if self.follow() {
+            self.waiting.reserve_again(|cost| self.buckets.reserve(now, cost));
         }
-        let reserve = |cost| self.shared.reserve(now, cost);
+        let reserve = |cost| self.buckets.reserve(now, cost);
         if is_open || self.is_lifted() {
             self.waiting.release(reserve)
         } else {
@@ -127,13 +194,13 @@ impl DriverThrottle {
 
     /// Whether there are limits now.
     pub(crate) fn is_limited(&self) -> bool {
-        self.shared.has_limits.load(Ordering::Relaxed)
+        self.buckets.has_limits.load(Ordering::Relaxed)
     }
 
     /// Gives the tokens of the first held bio back, which others may use.
     pub(crate) fn give_back(&mut self) {
         if let Some(cost) = self.waiting.take_reservation() {
-            self.shared.buckets().give_back(cost);
+            self.buckets.throttle().give_back(cost);
         }
     }
 
@@ -144,7 +211,7 @@ impl DriverThrottle {
 
     /// Whether a bio would wait now.
     pub(crate) fn would_wait(&self) -> bool {
-        !self.waiting.is_empty() || self.is_limited() && self.shared.buckets().is_in_debt(now())
+        !self.waiting.is_empty() || self.is_limited() && self.buckets.throttle().is_in_debt(now())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

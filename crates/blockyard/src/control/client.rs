@@ -11,7 +11,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
-use super::{Done, Refusal, Refused, Resumed};
+use super::{Done, Refusal, Refused, Reloaded, Resumed};
 use crate::rate::RateLimits;
 use crate::recorder::{Recorded, TraceFile};
 use crate::resize::Resized;
@@ -158,11 +158,32 @@ impl Control {
     /// # Errors
     /// The server does not answer or refuses.
     pub fn limit(&self, export: &str, limits: RateLimits) -> Result<(), ControlError> {
+        let burst_ns = u64::try_from(limits.burst.as_nanos()).unwrap_or(u64::MAX);
+        self.limit_with(export, limits, &burst_ns.to_string())
+    }
+
+    fn limit_with(
+        &self,
+        export: &str,
+        limits: RateLimits,
+        burst: &str,
+    ) -> Result<(), ControlError> {
         let per_s = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
-        let RateLimits { iops, bytes_per_s, burst } = limits;
-        let burst_ns = u64::try_from(burst.as_nanos()).unwrap_or(u64::MAX);
-        let numbers = format!("{} {} {burst_ns}", per_s(iops), per_s(bytes_per_s));
+        let RateLimits { iops, bytes_per_s, .. } = limits;
+        let numbers = format!("{} {} {burst}", per_s(iops), per_s(bytes_per_s));
         self.done(&format!("limit {numbers} {}\n", name(export)?))
+    }
+
+    /// Like [`Control::limit`], with the burst that the export has now.
+    ///
+    /// # Errors
+    /// See [`Control::limit`].
+    pub fn limit_keeping_burst(
+        &self,
+        export: &str,
+        limits: RateLimits,
+    ) -> Result<(), ControlError> {
+        self.limit_with(export, limits, "-")
     }
 
     /// Sends a message to the line at a sector of the volume, whose target has a control path:
@@ -221,6 +242,15 @@ impl Control {
     /// The server does not answer or refuses.
     pub fn start_trace(&self, export: &str, to: &TraceFile) -> Result<(), ControlError> {
         self.done(&trace_line(export, to)?)
+    }
+
+    /// Lets the server read its configuration again, and waits until exports have come and gone.
+    ///
+    /// # Errors
+    /// The server does not answer or refuses: the configuration is wrong, or a new export cannot be
+    /// opened.
+    pub fn reload(&self) -> Result<Reloaded, ControlError> {
+        self.ask(b"reload\n")
     }
 
     /// Ends the recording of a volume.

@@ -21,10 +21,11 @@ pub(super) enum Request {
     Message(u64, Message),
     /// Follow the file and the header.
     Resize,
-    /// Limit the rate of an export.
-    Limit(RateLimits),
+    /// Limit the rate of an export; whether its burst stays.
+    Limit(RateLimits, bool),
     TraceStart(TraceFile),
     TraceStop,
+    Reload,
 }
 
 pub(super) fn invalid(problem: impl Into<String>) -> ControlError {
@@ -67,9 +68,10 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         }
         "resize" => Ok((Request::Resize, rest)),
         "limit" => {
-            let (limits, export) = rate_limits(rest)?;
-            Ok((Request::Limit(limits), export))
+            let (limits, keeps_burst, export) = rate_limits(rest)?;
+            Ok((Request::Limit(limits, keeps_burst), export))
         }
+        "reload" => Ok((Request::Reload, rest)),
         "trace-stop" => Ok((Request::TraceStop, rest)),
         "trace-start" => {
             let (to, export) = trace_file(rest)?;
@@ -89,21 +91,25 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         }
         _ => {
             let known = "status, suspend, resume, resume-accepting-loss, resize, limit, message, \
-                         key-set, key-wipe, trace-start and trace-stop";
+                         key-set, key-wipe, trace-start, trace-stop and reload";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
 }
 
 /// Parses limits of a rate and the export.
-fn rate_limits(text: &str) -> Result<(RateLimits, &str), ControlError> {
+fn rate_limits(text: &str) -> Result<(RateLimits, bool, &str), ControlError> {
     let wrong = || invalid("the line is not limit IOPS BYTES BURST-NS EXPORT, with numbers");
     let mut words = text.splitn(4, ' ');
-    let mut number = || words.next().and_then(|word| word.parse().ok()).ok_or_else(wrong);
-    let iops = NonZeroU64::new(number()?);
-    let bytes_per_s = NonZeroU64::new(number()?);
-    let burst = Duration::from_nanos(number()?);
-    Ok((RateLimits { iops, bytes_per_s, burst }, words.next().unwrap_or_default()))
+    let mut word = || words.next().ok_or_else(wrong);
+    let number = |word: &str| word.parse().map_err(|_| wrong());
+    let iops = NonZeroU64::new(number(word()?)?);
+    let bytes_per_s = NonZeroU64::new(number(word()?)?);
+    let burst = word()?;
+    let keeps_burst = burst == "-";
+    let burst_ns = if keeps_burst { 0 } else { number(burst)? };
+    let limits = RateLimits { iops, bytes_per_s, burst: Duration::from_nanos(burst_ns) };
+    Ok((limits, keeps_burst, words.next().unwrap_or_default()))
 }
 
 /// Parses the file of a trace and the export; the path has the given length in bytes.
@@ -170,9 +176,15 @@ mod tests {
             ),
             (
                 "limit 100 0 5000 my disk",
-                "Limit(RateLimits { iops: Some(100), bytes_per_s: None, burst: 5µs }) \"my disk\"",
+                "Limit(RateLimits { iops: Some(100), bytes_per_s: None, burst: 5µs }, false) \
+                 \"my disk\"",
+            ),
+            (
+                "limit 0 7 -",
+                "Limit(RateLimits { iops: None, bytes_per_s: Some(7), burst: 0ns }, true) \"\"",
             ),
             ("trace-stop my disk", "TraceStop \"my disk\""),
+            ("reload", "Reload \"\""),
             ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),
         ] {
             assert_eq!(shown(line), meaning, "{line}");

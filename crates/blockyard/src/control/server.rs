@@ -1,28 +1,44 @@
 //! The server's side of the control socket.
 
-use std::sync::Arc;
+use std::num::NonZeroU64;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use blockyard_engine::throttle::Limits;
+use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::server::REQUEST_BYTES_MAX;
 use blockyard_host::throttle::SharedThrottle;
-use blockyard_host::volume::control::ControlError;
+use blockyard_host::volume::control::{ControlError, Message};
 use serde::Serialize;
 
 use super::request::{Request, invalid, parse};
-use super::{Done, Refusal, Refused, Resumed};
+use super::{Done, Refusal, Refused, Reloaded, Resumed};
 use crate::Error;
 use crate::output::InUse;
 use crate::rate::RateLimits;
 use crate::status::{ExportLimits, Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
-/// The volumes of a server, each with its export names.
+const NO_RELOAD: &str = "the server has no configuration to read again; start it with --config";
+
+/// The volumes of a server, each with its export names. They may come and go.
 pub(crate) struct Devices {
-    pub(crate) max_connections: usize,
-    pub(crate) devices: Vec<Device>,
-    /// Files that no trace may overwrite.
-    pub(crate) in_use: InUse,
+    max_connections: usize,
+    served: RwLock<Served>,
+    /// Reads the configuration again, if the program can.
+    reload: OnceLock<Reload>,
 }
+
+/// A function that changes the exports; its reply or its refusal.
+pub(crate) type Reload = Box<dyn Fn() -> Result<Reloaded, String> + Send + Sync>;
+
+struct Served {
+    devices: Vec<Arc<Device>>,
+    /// Files that no trace may overwrite.
+    in_use: InUse,
+}
+
+/// An export of a server: its name, volume and limits.
+pub(crate) type Named = (String, Arc<Shared>, Arc<SharedThrottle>);
 
 /// A volume and its names.
 pub(crate) struct Device {
@@ -38,14 +54,16 @@ impl Device {
         let mut status = VolumeStatus::of(&self.volume.host, &self.names);
         let mut seen: Vec<&Arc<SharedThrottle>> = Vec::new();
         for (name, throttle) in self.names.iter().zip(&self.throttles) {
-            match seen.iter().position(|one| Arc::ptr_eq(one, throttle)) {
+            match seen.iter().position(|one| one.shares_with(throttle)) {
                 Some(place) => status.limits[place].exports.push(name.clone()),
                 None => {
                     seen.push(throttle);
                     let Limits { iops, bytes_per_s, burst } = throttle.limits();
                     let exports = vec![name.clone()];
                     let burst_ns = burst.0;
-                    status.limits.push(ExportLimits { exports, iops, bytes_per_s, burst_ns });
+                    let group = throttle.group();
+                    let limits = ExportLimits { exports, group, iops, bytes_per_s, burst_ns };
+                    status.limits.push(limits);
                 }
             }
         }
@@ -56,29 +74,60 @@ impl Device {
 
 impl Devices {
     /// All exports, grouped by volume.
-    pub(crate) fn new<'a>(
-        exports: impl Iterator<Item = (&'a str, &'a Arc<Shared>, &'a Arc<SharedThrottle>)>,
-        max_connections: usize,
-        mut in_use: InUse,
-    ) -> Self {
+    pub(crate) fn new(exports: &[Named], max_connections: usize, in_use: InUse) -> Self {
+        let served = Served { devices: Vec::new(), in_use };
+        let devices =
+            Self { max_connections, served: RwLock::new(served), reload: OnceLock::new() };
+        devices.replace(exports, InUse::default());
+        devices
+    }
+
+    /// Other exports; the files are in use in addition to those from before.
+    pub(crate) fn replace(&self, exports: &[Named], in_use: InUse) {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        served.in_use.extend(in_use);
         let mut devices: Vec<Device> = Vec::new();
         for (name, volume, throttle) in exports {
             let found = devices.iter().position(|device| Arc::ptr_eq(&device.volume, volume));
             let place = found.unwrap_or_else(|| {
-                in_use.add(volume.host.file_ids());
+                served.in_use.add(volume.host.file_ids());
                 let volume = Arc::clone(volume);
                 devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume });
                 devices.len() - 1
             });
-            devices[place].names.push(name.to_owned());
+            devices[place].names.push(name.clone());
             devices[place].throttles.push(Arc::clone(throttle));
         }
-        Self { max_connections, devices, in_use }
+        served.devices = devices.into_iter().map(Arc::new).collect();
+    }
+
+    /// The exports.
+    pub(crate) fn named(&self) -> Vec<Named> {
+        let devices = self.devices();
+        let all = devices.iter().flat_map(|device| {
+            let both = device.names.iter().zip(&device.throttles);
+            both.map(|(name, of)| (name.clone(), Arc::clone(&device.volume), Arc::clone(of)))
+        });
+        all.collect()
+    }
+
+    /// Lets clients of the control socket reload the configuration.
+    pub(crate) fn on_reload(&self, reload: Reload) {
+        let _ = self.reload.set(reload);
+    }
+
+    fn devices(&self) -> Vec<Arc<Device>> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).devices.clone()
+    }
+
+    fn in_use(&self) -> InUse {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).in_use.clone()
     }
 
     /// A snapshot of all volumes.
     pub(crate) fn status(&self) -> Status {
-        Status::new(self.max_connections, self.devices.iter().map(Device::status).collect())
+        let devices = self.devices();
+        Status::new(self.max_connections, devices.iter().map(|device| device.status()).collect())
     }
 
     /// The reply to a line; `None` stands for a line that is too long or incomplete.
@@ -96,23 +145,46 @@ impl Devices {
         if matches!(request, Request::Status) {
             return Ok(json(&self.status()));
         }
-        let device = self.find(export)?;
+        if matches!(request, Request::Reload) {
+            let reload = self.reload.get().ok_or_else(|| invalid(NO_RELOAD))?;
+            let failed = |problem| ControlError { name: "EINVAL", problem };
+            return Ok(json(&reload().map_err(failed)?));
+        }
+        let device = &*self.find(export)?;
         let volume = &device.volume.host;
+        let name = if export.is_empty() { &device.names[0] } else { export };
+        let event = |kind| Event::new(kind).export(name);
         match request {
-            Request::Status => unreachable!("answered above"),
-            Request::Suspend => volume.suspend()?,
+            Request::Status | Request::Reload => unreachable!("answered above"),
+            Request::Suspend => {
+                volume.suspend()?;
+                event(Kind::Suspended).say(format_args!("export {name:?} is suspended"));
+            }
             Request::Resume(accept_loss) => {
                 let loss = volume.resume(accept_loss)?;
+                let how = if accept_loss { ", and its loss is accepted" } else { "" };
+                event(Kind::Resumed).say(format_args!("export {name:?} is resumed{how}"));
                 return Ok(json(&Resumed { loss: loss.as_ref().map(Loss::from) }));
             }
-            Request::Message(sector, message) => volume.message(sector, &message)?,
+            Request::Message(sector, message) => {
+                volume.message(sector, &message)?;
+                say_message(event(Kind::Message), name, sector, &message);
+            }
             Request::Resize => {
                 let resized = device.volume.resize().map_err(|error| refusal(&error))?;
+                let bytes = resized.to_bytes;
+                event(Kind::Resized).fields(&[("bytes", Value::Number(bytes))]).say(format_args!(
+                    "export {name:?} has {bytes} bytes now, and had {}",
+                    resized.from_bytes
+                ));
                 return Ok(json(&resized));
             }
-            Request::Limit(limits) => self.limit(device, export, limits),
+            Request::Limit(limits, keeps_burst) => {
+                self.limit(device, export, limits, keeps_burst);
+                say_limits(event(Kind::Limited), name, limits);
+            }
             Request::TraceStart(to) => {
-                let started = device.volume.record(&device.names[0], &to, &self.in_use);
+                let started = device.volume.record(&device.names[0], &to, &self.in_use());
                 started.map_err(|error| refusal(&error))?;
             }
             Request::TraceStop => {
@@ -125,22 +197,27 @@ impl Devices {
     }
 
     /// Changes the limits of an export, and wakes the connections of all exports that share them.
-    fn limit(&self, device: &Device, export: &str, limits: RateLimits) {
+    fn limit(&self, device: &Device, export: &str, limits: RateLimits, keeps_burst: bool) {
         let place = device.names.iter().position(|name| name == export).unwrap_or(0);
         let throttle = &device.throttles[place];
-        throttle.set(limits.into());
-        let shares = |one: &&Device| one.throttles.iter().any(|of| Arc::ptr_eq(of, throttle));
-        self.devices.iter().filter(shares).for_each(|one| one.volume.host.limits_changed());
+        let mut limits = Limits::from(limits);
+        if keeps_burst {
+            limits.burst = throttle.limits().burst;
+        }
+        throttle.set(limits);
+        let shares = |one: &&Arc<Device>| one.throttles.iter().any(|of| of.shares_with(throttle));
+        let devices = self.devices();
+        devices.iter().filter(shares).for_each(|one| one.volume.host.limits_changed());
     }
 
-    fn find(&self, export: &str) -> Result<&Device, ControlError> {
-        let devices = &self.devices;
+    fn find(&self, export: &str) -> Result<Arc<Device>, ControlError> {
+        let devices = self.devices();
         let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
         match (named, &devices[..]) {
-            (Some(device), _) => Ok(device),
-            (None, [only]) if export.is_empty() => Ok(only),
+            (Some(device), _) => Ok(Arc::clone(device)),
+            (None, [only]) if export.is_empty() => Ok(Arc::clone(only)),
             (None, _) => {
-                let name = |device: &Device| format!("{:?}", device.names[0]);
+                let name = |device: &Arc<Device>| format!("{:?}", device.names[0]);
                 let names: Vec<_> = devices.iter().map(name).collect();
                 let problem = match export {
                     "" => "several volumes are served; name one with `export`".to_owned(),
@@ -151,6 +228,28 @@ impl Devices {
             }
         }
     }
+}
+
+fn say_message(event: Event<'_>, export: &str, sector: u64, message: &Message) {
+    let what = match message {
+        Message::Target(text) => text,
+        Message::KeySet(_) => "key set",
+        Message::KeyWipe => "key wipe",
+    };
+    let fields = [("sector", Value::Number(sector)), ("text", Value::Text(what))];
+    event.fields(&fields).say(format_args!(
+        "export {export:?}: the line at sector {sector} got the message {what:?}"
+    ));
+}
+
+fn say_limits(event: Event<'_>, export: &str, limits: RateLimits) {
+    let number = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
+    let [iops, bytes] = [limits.iops, limits.bytes_per_s].map(number);
+    let fields = [("iops", Value::Number(iops)), ("bytes_per_s", Value::Number(bytes))];
+    event.fields(&fields).say(format_args!(
+        "export {export:?} is limited to {iops} requests and {bytes} bytes per second, where 0 is \
+         no limit"
+    ));
 }
 
 fn refusal(error: &Error) -> ControlError {
@@ -168,7 +267,7 @@ mod tests {
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {
-        let devices = Devices::new(std::iter::empty(), 1, InUse::default());
+        let devices = Devices::new(&[], 1, InUse::default());
         let reply = devices.answer(None);
         assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
     }

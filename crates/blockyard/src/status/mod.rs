@@ -59,6 +59,8 @@ pub enum Rings {
 pub struct ExportLimits {
     /// Names of the exports; exports of other volumes may share the limits too.
     pub exports: Vec<String>,
+    /// Name of the group of exports that share them; `None` without one.
+    pub group: Option<String>,
     /// Requests per second.
     pub iops: Option<NonZeroU64>,
     /// Bytes per second.

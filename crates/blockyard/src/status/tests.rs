@@ -58,7 +58,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
-        r#""limits":[{"exports":["h"],"iops":1,"bytes_per_s":null,"burst_ns":2}],"#,
+        r#""limits":[{"exports":["h"],"group":null,"iops":1,"bytes_per_s":null,"burst_ns":2}],"#,
         r#""table":["0 8 zero"],"status":["0 8 zero"],"pipelines":["adaptive"],"#,
         r#""adaptive":[{"cipher_ns":1,"part_bytes":2,"hand_over_ns":3,"#,
         r#""fan_out_min_bytes":null,"seeks":true}],"#,

@@ -30,9 +30,13 @@ pub(crate) struct RateArgs {
 }
 
 impl RateArgs {
-    /// Whether an option is set.
-    pub(crate) fn is_set(&self) -> bool {
-        self.iops_limit.is_some() || self.bps_limit.is_some() || self.burst.is_some()
+    /// Whether a limit or a burst is named.
+    pub(crate) fn names_a_limit(&self) -> bool {
+        self.iops_limit.is_some() || self.bps_limit.is_some() || self.has_burst()
+    }
+
+    pub(crate) fn has_burst(&self) -> bool {
+        self.burst.is_some()
     }
 
     /// The limits.

@@ -1,15 +1,16 @@
-//! `blockyard status`, `suspend`, `resume`, `message` and `limit`: commands to a running server
-//! over its control socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume`, `message`, `limit` and `reload`: commands to a running
+//! server over its control socket (`serve --control`).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use blockyard::Control;
 use blockyard::status::Loss;
+use blockyard::{Control, ControlError, Reloaded};
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, ValueHint};
 
 use crate::args::{RateArgs, ShortHelpArgs};
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 use crate::json::pretty;
 use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::{print, say};
@@ -25,6 +26,10 @@ pub(crate) struct StatusArgs {
     /// The server's control socket
     #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     socket: PathBuf,
+
+    /// Show the volume with this export name only
+    #[arg(long, value_name = "NAME")]
+    export: Option<String>,
 
     /// Print JSON
     #[arg(long)]
@@ -89,7 +94,8 @@ pub(crate) struct MessageArgs {
 /// Change the limits of the rate of a served volume
 ///
 /// The limits hold for requests that have not started, and replace those from before: a limit that
-/// is not named is gone. Exports that share a group of limits have the new ones too.
+/// is not named is gone. The burst stays, unless it is named. Exports that share a group of limits
+/// have the new ones too.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct LimitArgs {
@@ -102,6 +108,27 @@ pub(crate) struct LimitArgs {
     /// Remove the limits
     #[arg(long, conflicts_with_all = ["iops_limit", "bps_limit", "burst"])]
     none: bool,
+}
+
+/// Let a server read its configuration again, and wait for the outcome
+///
+/// New exports are opened, and removed ones complete their requests and are closed. Others are not
+/// touched. A mistake in the configuration changes nothing and is an error of this command too.
+/// SIGHUP has the same effect, with the outcome in the log only.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ReloadArgs {
+    /// The server's control socket
+    #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    socket: PathBuf,
+
+    /// Limit of the time for the outcome: keys are derived, and clients complete their requests
+    #[arg(long, value_name = "SECONDS", default_value_t = 300,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
 }
 
 /// Server and volume.
@@ -121,7 +148,19 @@ pub(super) struct DeviceArgs {
 
 /// Prints the status.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let status = Control::at(&args.socket).status()?;
+    let mut status = Control::at(&args.socket).status()?;
+    if let Some(export) = &args.export {
+        let names: Vec<_> =
+            status.devices.iter().flat_map(|device| device.exports.clone()).collect();
+        status.devices.retain(|device| device.exports.contains(export));
+        if status.devices.is_empty() {
+            let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+            return Err(Failure::wrong_device(format!(
+                "--export: there is no export {export:?}; there are {}",
+                names.join(", ")
+            )));
+        }
+    }
     if args.json {
         return print(&pretty(&status));
     }
@@ -172,13 +211,39 @@ pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
 
 /// Changes the limits.
 pub(crate) fn limit(args: &LimitArgs) -> Result<(), Failure> {
-    if !args.none && !args.rate.is_set() {
+    if !args.none && !args.rate.names_a_limit() {
         return Err(Failure::failed(
             "name the limits: --iops-limit, --bps-limit, or --none to remove them",
         ));
     }
     let limits = args.rate.limits().map_err(|problem| Failure::failed(problem).at("--burst"))?;
-    Ok(args.device.control().limit(&args.device.export, limits)?)
+    let control = args.device.control();
+    let export = &args.device.export;
+    if args.rate.has_burst() {
+        Ok(control.limit(export, limits)?)
+    } else {
+        Ok(control.limit_keeping_burst(export, limits)?)
+    }
+}
+
+/// Reloads the configuration, and prints a line for each change.
+pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
+    let limit = Duration::from_secs(args.timeout);
+    let reloaded =
+        Control::at(&args.socket).timeout(limit).reload().map_err(|error| match error {
+            // The sentence names keys of the configuration.
+            ControlError::Refused { problem, .. } => Failure::failed(printable(&problem)),
+            error => error.into(),
+        })?;
+    reloaded.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    let Reloaded { added, removed, replaced, limited, .. } = reloaded;
+    let mut lines = String::new();
+    for (what, names) in
+        [("added", added), ("removed", removed), ("replaced", replaced), ("limited", limited)]
+    {
+        lines.extend(names.iter().map(|name| format!("{what} {}\n", printable(name))));
+    }
+    print(&lines)
 }
 
 impl DeviceArgs {

@@ -1,5 +1,5 @@
 //! `blockyard serve`: volumes as network block devices and disks of virtual machines, until
-//! SIGTERM, SIGINT or SIGHUP, or until a command ends.
+//! SIGTERM or SIGINT, or until a command ends. SIGHUP reads `--config` again.
 //!
 //! ```text
 //! options or --config -> read headers, get passphrases -> signals into a descriptor
@@ -15,6 +15,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
@@ -29,19 +30,25 @@ use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, split_host_port};
 use crate::output::{InUse, say};
-use crate::scheduling::checked_minimum_block;
+use crate::scheduling::{Alias, checked_minimum_block};
 use crate::size::human_size;
 use crate::volume_spec::Prepared;
 
 mod activation;
+mod fixed;
 pub(crate) mod foreign;
 mod lifetime;
+pub(crate) mod log;
+mod reload;
 pub(crate) mod sockets;
 pub(crate) mod tls;
 mod vhost_user;
 
 use activation::Activated;
+use fixed::Fixed;
 use lifetime::{LifetimeArgs, PidFile, Running};
+use log::LogArgs;
+use reload::Current;
 use sockets::{AccessArgs, PrivateFolder};
 use tls::TlsArgs;
 use vhost_user::VhostUserArgs;
@@ -99,11 +106,11 @@ const OF_ONE_VOLUME: [&str; 45] = [
 
 /// Serve volumes as network block devices (NBD) and as disks of virtual machines
 ///
-/// The server runs until SIGTERM, SIGINT or SIGHUP, then completes requests of clients, flushes and
-/// exits; a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a
-/// command. The server accepts sockets from
-/// systemd (socket activation), and notifies systemd when ready.
-// 18 fields: one for each option of the command, and groups of options.
+/// The server runs until SIGTERM or SIGINT, then completes requests of clients, flushes and exits;
+/// a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a command.
+/// SIGHUP lets the server read --config again: exports come and go, others are not touched. The
+/// server accepts sockets from systemd (socket activation), and notifies systemd when ready.
+// 19 fields: one for each option of the command, and groups of options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
@@ -157,6 +164,9 @@ pub(crate) struct ServeArgs {
     config: Option<PathBuf>,
 
     #[command(flatten)]
+    log: LogArgs,
+
+    #[command(flatten)]
     lifetime: LifetimeArgs,
 
     #[command(flatten)]
@@ -201,16 +211,18 @@ struct ExportArgs {
 }
 
 /// Volumes to serve, and addresses.
+// 13 fields: the exports, the sockets, and settings of the whole server.
 struct Plan {
-    exports: Vec<ExportSpec>,
+    exports: Vec<Arc<ExportSpec>>,
     /// Limits that exports share.
     limit_groups: BTreeMap<String, RateLimits>,
     socket: Option<PathBuf>,
     addresses: Vec<SocketAddr>,
-    tls: TlsArgs,
+    control: Option<PathBuf>,
+    metrics: Option<String>,
+    fixed: Fixed,
     /// With its certificates, which are read before any question for a passphrase.
     server: Server,
-    threads: Option<u16>,
     max_connections: usize,
     activated: Vec<Activated>,
     access: SocketAccess,
@@ -218,41 +230,48 @@ struct Plan {
 }
 
 /// Serves until a signal, or until the end of a command, whose exit code it returns.
-pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
+    let args: Arc<ServeArgs> = args.into();
     if args.vhost_user.prints_capabilities() {
         return vhost_user::print_capabilities().map(|()| ExitCode::SUCCESS);
     }
     args.lifetime.follow_parent()?;
+    args.log.apply(args.lifetime.run.is_some());
     // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
-    let mut plan = Plan::new(args, activated)?;
-    plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(args, &[])))?;
-    let prepared = plan.prepare(args.control.is_some() || args.metrics.is_some())?;
-    let stop = StopSignal::install()
+    let mut plan = Plan::new(&args, activated)?;
+    plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;
+    let prepared = plan.prepare()?;
+    let (stop, reload) = StopSignal::install_for_server()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
-        let volume = prepared.unlock()?.start()?;
-        check_minimum_block(spec, &volume)?;
-        volumes.push(volume);
+        volumes.push(started(spec, prepared)?);
     }
-    let in_use = plan.in_use(args, &volumes);
+    let in_use = plan.in_use(&args, &volumes);
     if let (Some(path), Some(volume)) = (&args.trace, volumes.first()) {
         let to = TraceFile { path: path.clone(), replace: args.force.force, limit: None };
         volume.record(&plan.exports[0].name, &to, &in_use)?;
     }
     // Dropped after the server, whose socket it holds.
     let _folder = plan.make_private_socket()?;
-    let (listening, servers) = plan.listen(args, &volumes, in_use.clone())?;
+    let (listening, servers) = plan.listen(&volumes, in_use)?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        announcement(spec, volume, &servers, &plan.tls).iter().for_each(|line| say(line));
+        announcement(spec, volume, &servers, &plan.fixed.tls).iter().for_each(|line| say(line));
     }
+    // An export of the configuration may be removed, which closes its volume.
+    let recorded = args.trace.as_ref().and(volumes.into_iter().next());
     let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path)).transpose()?;
+    let export = plan.exports[0].name.clone();
+    let Plan { exports, limit_groups, fixed, .. } = plan;
+    let tls = fixed.tls.clone();
+    let current = Current { exports, limit_groups };
+    reload::start(&args, &listening.live(), servers.clone(), (current, fixed), reload)?;
     tell_service_manager(NotifyState::Ready);
-    let code = serve(args, &plan, listening, stop, &servers);
+    let code = serve(&args, (&export, &tls), listening, stop, &servers);
     drop(pid_file);
     // The recording may have been stopped already.
-    if let (Some(_), Some(volume)) = (&args.trace, volumes.first())
+    if let Some(volume) = recorded
         && let Some(recorded) = volume.stop_recording()?
     {
         say(&format!("trace: {recorded}"));
@@ -263,7 +282,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 /// Serves on sockets that listen, beside the command of `--run`.
 fn serve(
     args: &ServeArgs,
-    plan: &Plan,
+    (export, tls): (&str, &TlsArgs),
     listening: Listening,
     stop: StopSignal,
     servers: &[nbd::Server],
@@ -273,8 +292,7 @@ fn serve(
         listening.run(&stop, stopping)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let export = &plan.exports[0].name;
-    let uri = servers.first().map(|server| plan.tls.uri_with_certificates(server, export));
+    let uri = servers.first().map(|server| tls.uri_with_certificates(server, export));
     let running = Running::start(command, export, uri, servers)?;
     let stop = stop.or_readable(&running.end);
     let stop = stop.map_err(|error| {
@@ -288,6 +306,45 @@ fn serve(
     let code = running.exit_code();
     served?;
     code
+}
+
+/// Opens a volume, for clients.
+fn open_export(
+    spec: &ExportSpec,
+    threads: Option<u16>,
+    controlled: bool,
+    stdin_use: StdinUse,
+) -> Result<Volume, Failure> {
+    started(spec, prepared(spec, threads, controlled, stdin_use)?)
+}
+
+/// Reads the header of a volume, and gets its passphrase.
+fn prepared(
+    spec: &ExportSpec,
+    threads: Option<u16>,
+    controlled: bool,
+    stdin_use: StdinUse,
+) -> Result<Prepared, Failure> {
+    let settings = VolumeOptions {
+        read_only: spec.read_only,
+        shared: spec.shared,
+        allow_discards: spec.allow_discards,
+        minimum_block_bytes: spec.minimum_block_bytes,
+        worker_threads: threads.map(usize::from),
+        scheduling: spec.scheduling.clone(),
+        pipeline: spec.pipeline,
+        bounce: spec.bounce,
+        controlled,
+        ..VolumeOptions::default()
+    };
+    spec.volume.prepare(settings, stdin_use)
+}
+
+/// Derives the key, and starts the volume.
+fn started(spec: &ExportSpec, prepared: Prepared) -> Result<Volume, Failure> {
+    let volume = prepared.unlock()?.start()?;
+    check_minimum_block(spec, &volume)?;
+    Ok(volume)
 }
 
 /// Clients count a disk in blocks.
@@ -313,29 +370,23 @@ impl Plan {
     fn new(args: &ServeArgs, activated: Vec<Activated>) -> Result<Self, Failure> {
         let config = match &args.config {
             Some(path) => Config::read(path)?,
-            None => Config {
-                socket: None,
-                listen: None,
-                tls: TlsArgs::default(),
-                threads: None,
-                max_connections: None,
-                access: AccessArgs::default(),
-                pid_file: None,
-                exports: vec![single_export(args)?],
-                limit_groups: BTreeMap::new(),
-            },
+            None => Config { exports: vec![single_export(args)?], ..Config::default() },
         };
+        args.log.or(config.log).apply(args.lifetime.run.is_some());
+        let fixed = Fixed::of(args, &config);
         let access_args = args.access.clone().or(config.access);
         let access = access_args.access()?;
         let pid_file = args.lifetime.pid_file.clone().or(config.pid_file);
         let mut socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
-        let tls = args.tls.or(config.tls);
+        let tls = &fixed.tls;
         let inherited = activated.iter().filter_map(|activated| activated.address.as_ref());
         addresses.iter().chain(inherited).try_for_each(|address| tls.check_address(address))?;
         let server = tls.apply(Server::new())?;
-        let Config { exports, limit_groups, .. } = config;
+        let control = args.control.clone().or(config.control);
+        let metrics = args.metrics.clone().or(config.metrics);
+        let Config { exports, limit_groups, max_connections, .. } = config;
         let has_disk = exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
         if !has_nbd && !has_disk && args.lifetime.run.is_some() {
@@ -361,19 +412,19 @@ impl Plan {
                 check_folder("--vhost-user", path)?;
             }
         }
-        let threads = args.threads.or(config.threads);
         // A client usually has four connections.
         let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
-        let max_connections = args.max_connections.or(config.max_connections);
+        let max_connections = args.max_connections.or(max_connections);
         let max_connections = max_connections.map_or(usual, usize::from);
         Ok(Self {
-            exports,
+            exports: exports.into_iter().map(Arc::new).collect(),
             limit_groups,
             socket,
             addresses,
-            tls,
+            control,
+            metrics,
+            fixed,
             server,
-            threads,
             max_connections,
             activated,
             access,
@@ -392,23 +443,11 @@ impl Plan {
     }
 
     /// Reads all headers and gets all passphrases, before slow key derivations.
-    fn prepare(&self, controlled: bool) -> Result<Vec<Prepared>, Failure> {
-        let prepared = self.exports.iter().map(|export| {
-            let settings = VolumeOptions {
-                read_only: export.read_only,
-                shared: export.shared,
-                allow_discards: export.allow_discards,
-                minimum_block_bytes: export.minimum_block_bytes,
-                worker_threads: self.threads.map(usize::from),
-                scheduling: export.scheduling.clone(),
-                pipeline: export.pipeline,
-                bounce: export.bounce,
-                controlled,
-                ..VolumeOptions::default()
-            };
-            export.volume.prepare(settings, StdinUse::Free)
-        });
-        prepared.collect()
+    fn prepare(&self) -> Result<Vec<Prepared>, Failure> {
+        let Fixed { threads, is_controlled, .. } = self.fixed;
+        let prepare =
+            |spec: &Arc<ExportSpec>| prepared(spec, threads, is_controlled, StdinUse::Free);
+        self.exports.iter().map(prepare).collect()
     }
 
     /// All files that an output must not overwrite.
@@ -419,41 +458,18 @@ impl Plan {
         in_use
     }
 
-    /// Adds the limits of exports, and those of groups.
-    fn with_limits(&self, mut server: Server) -> Server {
-        let names = |spec: &ExportSpec| {
-            let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
-            std::iter::once(spec.name.clone()).chain(aliases).collect::<Vec<_>>()
-        };
-        for spec in &self.exports {
-            if let RateSpec::Own(limits) = &spec.rate {
-                server = server.limit(names(spec), *limits);
-            }
-        }
-        for (group, limits) in &self.limit_groups {
-            let is_in =
-                |spec: &&ExportSpec| matches!(&spec.rate, RateSpec::Group(of) if of == group);
-            server = server.limit(self.exports.iter().filter(is_in).flat_map(names), *limits);
-        }
-        server
-    }
-
     /// Opens the sockets, and reports their addresses.
     fn listen(
         &mut self,
-        args: &ServeArgs,
         volumes: &[Volume],
         in_use: InUse,
     ) -> Result<(Listening, Vec<nbd::Server>), Failure> {
         let server = std::mem::take(&mut self.server).socket_access(self.access);
-        let mut server = server.max_connections(self.max_connections).protect(in_use);
+        let mut server = server.max_connections(self.max_connections).protect(in_use).changing();
         for (spec, volume) in self.exports.iter().zip(volumes) {
-            server = server.export_with(&spec.name, volume, spec.priority);
-            for alias in &spec.aliases {
-                server = server.export_with(&alias.name, volume, alias.priority);
-            }
+            server = with_export(server, spec, volume);
         }
-        let mut server = self.with_limits(server);
+        let mut server = with_limits(server, &self.exports, &self.limit_groups, |_| true);
         let mut servers = Vec::new();
         if let Some(socket) = &self.socket {
             server = server.unix(socket);
@@ -468,24 +484,58 @@ impl Plan {
         }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
-            activated.address.iter().for_each(|address| self.tls.warn_if_exposed(address));
+            activated.address.iter().for_each(|address| self.fixed.tls.warn_if_exposed(address));
             server = server.descriptor(activated.fd);
         }
-        if let Some(socket) = &args.control {
+        if let Some(socket) = &self.control {
             server = server.control(socket);
         }
-        if let Some(place) = &args.metrics {
+        if let Some(place) = &self.metrics {
             server = with_metrics(server, place)?;
         }
         let listening = server.listen()?;
         for address in listening.addresses() {
             let place = nbd::Server::Tcp(reachable_host(address), address.port());
             servers.insert(tcp_place, place);
-            self.tls.warn_if_exposed(address);
+            self.fixed.tls.warn_if_exposed(address);
         }
         listening.metrics_addresses().iter().for_each(say_metrics);
         Ok((listening, servers))
     }
+}
+
+/// Adds an export with all its names.
+fn with_export(server: Server, spec: &ExportSpec, volume: &Volume) -> Server {
+    let server = server.export_with(&spec.name, volume, spec.priority);
+    let add =
+        |server: Server, alias: &Alias| server.export_with(&alias.name, volume, alias.priority);
+    spec.aliases.iter().fold(server, add)
+}
+
+/// Adds the limits of those exports that are asked for, and of all exports of their groups.
+fn with_limits(
+    mut server: Server,
+    exports: &[Arc<ExportSpec>],
+    groups: &BTreeMap<String, RateLimits>,
+    is_asked_for: impl Fn(&ExportSpec) -> bool,
+) -> Server {
+    for spec in exports.iter().filter(|spec| is_asked_for(spec)) {
+        match &spec.rate {
+            RateSpec::None => server = server.limit(spec.names(), RateLimits::default()),
+            RateSpec::Own(limits) => server = server.limit(spec.names(), *limits),
+            RateSpec::Group(_) => {}
+        }
+    }
+    for (group, limits) in groups {
+        let is_in =
+            |spec: &Arc<ExportSpec>| matches!(&spec.rate, RateSpec::Group(of) if of == group);
+        let members: Vec<_> = exports.iter().filter(|spec| is_in(spec)).collect();
+        if members.iter().any(|spec| is_asked_for(spec)) {
+            let names = members.iter().flat_map(|spec| spec.names());
+            server = server.limit_group(group, names, *limits);
+        }
+    }
+    server
 }
 
 /// Adds the socket of a virtual machine.
@@ -554,6 +604,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         rate: RateSpec::of(limits),
         aliases: args.scheduling.aliases(),
         disk,
+        text: None,
     };
     check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;
     Ok(export)

@@ -17,7 +17,8 @@ use std::num::NonZeroU64;
 use blockyard::RateLimits;
 use serde::Deserialize;
 
-use super::{ExportSpec, ExportText, SizeText, of_key};
+use super::export::{ExportText, SizeText};
+use super::{ExportSpec, of_key};
 use crate::args::{parse_burst, rate_limits};
 use crate::failure::{Failure, printable};
 

@@ -7,7 +7,7 @@ pub(crate) mod nbd;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
@@ -127,6 +127,13 @@ impl Server {
         server
     }
 
+    /// Starts without a wait, for another form of the log.
+    pub(crate) fn start_silent(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stderr, said: Vec::new() }
+    }
+
     pub(crate) fn wait_for(&mut self, start: &str) {
         loop {
             let mut line = String::new();
@@ -139,6 +146,23 @@ impl Server {
         }
     }
 
+    /// Waits for a line with this text, and returns it.
+    pub(crate) fn wait_for_line(&mut self, part: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let len = self.stderr.read_line(&mut line).unwrap();
+            assert!(len > 0, "it ended and had said {:?}", self.said);
+            self.said.push(line.trim_end().to_owned());
+            if line.contains(part) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -146,6 +170,16 @@ impl Server {
     pub(crate) fn stop(self, signal: Signal) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.ended()
+    }
+
+    /// Stops it, and returns all its lines.
+    pub(crate) fn stop_and_read(mut self, signal: Signal) -> Vec<String> {
+        self.send(signal);
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        self.child.wait().unwrap();
+        self.said.extend(rest.lines().map(str::to_owned));
+        std::mem::take(&mut self.said)
     }
 
     /// Waits for its end.

@@ -37,6 +37,19 @@ impl Nbd {
         Self { stream, size_bytes }
     }
 
+    /// Whether an export of this name can be opened.
+    pub(crate) fn can_open(socket: &Path, name: &str) -> bool {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend(1u32.to_be_bytes());
+        hello.extend((name.len() as u32).to_be_bytes());
+        hello.extend(name.as_bytes());
+        stream.write_all(&hello).unwrap();
+        stream.read_exact(&mut [0; 10]).is_ok()
+    }
+
     fn ask(&mut self, command: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
         self.send(command, offset, len, payload);
         self.reply()
@@ -90,6 +103,11 @@ impl Nbd {
     /// `NBD_CMD_WRITE_ZEROES`; returns the error.
     pub(crate) fn zero(&mut self, offset: u64, len: u32) -> u32 {
         self.ask(6, offset, len, &[])
+    }
+
+    /// Writes without a wait for the reply.
+    pub(crate) fn send_write(&mut self, offset: u64, bytes: &[u8]) {
+        self.send(1, offset, bytes.len() as u32, bytes);
     }
 
     /// Zeroes, without a wait for the reply.

@@ -180,8 +180,9 @@ impl DiskQueue {
     /// Completes a request.
     pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, result: io::Result<()>) {
         let issued = self.issued[tag.index as usize].take();
-        let Issue { op, fua, .. } = issued.expect("the device answers what it was given").issue;
-        self.queue.complete(now, tag, self.file.ended(op, fua, result));
+        let Issue { op, sector, fua, .. } =
+            issued.expect("the device answers what it was given").issue;
+        self.queue.complete(now, tag, self.file.ended(op, sector, fua, result));
     }
 
     /// Moves completions to the end of `out`, each with its io-context.

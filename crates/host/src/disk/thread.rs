@@ -26,8 +26,9 @@ use super::DiskQueue;
 use crate::device_thread::{Clients, DeviceThread, Inbox, Shared};
 use crate::file::DeviceFile;
 use crate::file_op::FileOp;
+use crate::log::{Event, Kind};
 use crate::ring::Ring;
-use crate::{log, poll, sync_io};
+use crate::{poll, sync_io};
 
 /// A request that takes longer is reported on standard error (`BLK_TIMEOUT` of most drivers).
 pub(crate) const TIMEOUT: Nanos = Nanos::from_ms(30_000);
@@ -87,7 +88,8 @@ impl Running {
             self.collect(now);
             self.dispatch(now);
             self.answer();
-            self.queue.newly_late(now, &mut |late| log::say(format_args!("{late}")));
+            let slow = Event::new(Kind::SlowRequest);
+            self.queue.newly_late(now, &mut |late| slow.say(format_args!("{late}")));
             if self.stopping && self.queue.len() == 0 {
                 return;
             }

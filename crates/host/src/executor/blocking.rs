@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
-use blockyard_engine::bio::Op;
+use blockyard_engine::bio::{Op, Sector};
 use blockyard_engine::request::Tag;
 use blockyard_engine::sq::{DevId, Token};
 
@@ -24,7 +24,7 @@ use crate::sync_io;
 #[derive(Clone, Copy)]
 pub(super) enum User {
     /// An SQE: token, device and operation.
-    Sqe(Token, DevId, Op),
+    Sqe(Token, DevId, Op, Sector),
     /// A request of this executor's queue for the device.
     Request(DevId, Tag),
 }

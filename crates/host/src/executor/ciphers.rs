@@ -149,7 +149,7 @@ impl Executor {
                 // SAFETY: the memory belongs to this pair and outlives the job.
                 let written = unsafe { write_memory(file.data_fd(), at, dst, run.len_bytes, fua) };
                 task.lap(sample, Stage::Device);
-                file.ended(Op::Write, fua, written)
+                file.ended(Op::Write, sector, fua, written)
             });
             return None;
         };

@@ -11,8 +11,8 @@ impl Executor {
         let now = since(self.epoch);
         for (user, result) in self.blocking.end() {
             match user {
-                User::Sqe(_, dev, op) => {
-                    self.device(dev).file.ended(op, false, result);
+                User::Sqe(_, dev, op, sector) => {
+                    self.device(dev).file.ended(op, sector, false, result);
                 }
                 User::Request(dev, tag) => {
                     if let Hctx::Own { queue, .. } = &mut self.hctxs[usize::from(dev.0)] {

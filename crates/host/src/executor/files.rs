@@ -37,11 +37,11 @@ impl Executor {
                     }
                 }
                 let read = read_all(fd, offset_bytes, base, len_bytes);
-                Some(device.file.ended(Op::Read, false, read))
+                Some(device.file.ended(Op::Read, sector, false, read))
             }
             BackingKind::Cached if self.is_alone => {
                 let read = read_all(fd, offset_bytes, base, len_bytes);
-                Some(device.file.ended(Op::Read, false, read))
+                Some(device.file.ended(Op::Read, sector, false, read))
             }
             // Cached bytes are copied at once; the rest would block.
             BackingKind::Cached => {
@@ -51,7 +51,7 @@ impl Executor {
                 }
                 let kind = FileOpKind::Read { offset_bytes: offset_bytes + done as u64 };
                 let rest = iovec(base.wrapping_add(done), len_bytes - done);
-                let user = User::Sqe(token, dev, Op::Read);
+                let user = User::Sqe(token, dev, Op::Read, sector);
                 self.start(FileOp { user, fd, kind }, &[rest])
             }
             BackingKind::Direct | BackingKind::Remote => unreachable!("it passes a queue"),
@@ -86,7 +86,7 @@ impl Executor {
         let fd = device.file.data_fd();
         // SAFETY: the memory is this SQE's, which is not completed yet.
         let written = unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) };
-        Some(device.file.ended(Op::Write, fua, written))
+        Some(device.file.ended(Op::Write, sector, fua, written))
     }
 
     pub(super) fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
@@ -103,7 +103,7 @@ impl Executor {
             BackingKind::Cached => {
                 let fd = device.file.data_fd();
                 let kind = FileOpKind::Flush;
-                let user = User::Sqe(token, dev, Op::Flush);
+                let user = User::Sqe(token, dev, Op::Flush, Sector(0));
                 self.start(FileOp { user, fd, kind }, &[])
             }
             BackingKind::Direct | BackingKind::Remote => unreachable!("it passes a queue"),
@@ -112,12 +112,12 @@ impl Executor {
 
     /// Starts an operation on this executor's buffers; `Some` if it has already ended.
     fn start(&mut self, op: FileOp<User>, memory: &[libc::iovec]) -> Option<BlkStatus> {
-        let User::Sqe(_, dev, what) = op.user else {
+        let User::Sqe(_, dev, what, sector) = op.user else {
             unreachable!("requests of a queue are started by `dispatch`");
         };
         // SAFETY: buffers live as long as the executor, whose drop waits for every completion
         // first.
         let ended = unsafe { self.blocking.start(op, memory) };
-        ended.map(|result| self.device(dev).file.ended(what, false, result))
+        ended.map(|result| self.device(dev).file.ended(what, sector, false, result))
     }
 }

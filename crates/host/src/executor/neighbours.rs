@@ -53,7 +53,7 @@ impl Executor {
         let from = stages::now();
         // SAFETY: `Buffers` checked the memory, which belongs to these writes.
         let result = unsafe { sync_io::execute(fd, kind, &mut memory) };
-        let status = self.device(first.dev).file.ended(Op::Write, first.fua, result);
+        let status = self.device(first.dev).file.ended(Op::Write, first.sector, first.fua, result);
         let mut before = Sample::NONE;
         for sample in sqes[..count].iter().map(|sqe| sqe.origin.sample) {
             if sample != before && sample != Sample::NONE {

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::Op;
+use blockyard_engine::bio::{BlkStatus, Op, Sector};
 
-use crate::{file_op, log};
+use crate::file_op;
+use crate::log::{Event, Kind, Value};
 
 /// Interval between reports of one kind. Ours: often enough to be seen, without a flood.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -20,11 +21,34 @@ pub(super) struct LoggedErrors(Mutex<BTreeMap<i32, Instant>>);
 impl LoggedErrors {
     /// Reports an error on standard error, unless its kind was just reported. An operation that the
     /// device does not support is no failure.
-    pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
+    pub(super) fn say(
+        &self,
+        path: &Path,
+        is_path: bool,
+        (op, sector): (Op, Sector),
+        error: &io::Error,
+    ) {
         let errno = file_op::errno(error);
-        if !matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) && self.is_due(errno, Instant::now()) {
-            log::say(format_args!("{}: {}", path.display(), failed(op, false, error)));
+        if matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) || !self.is_due(errno, Instant::now()) {
+            return;
         }
+        let is_lost = is_path
+            && matches!(file_op::status_of(errno), BlkStatus::Transport | BlkStatus::IoError);
+        let kind = if is_lost { Kind::PathLost } else { Kind::IoError };
+        let device = path.display().to_string();
+        let number = Value::Number(u64::from(errno.unsigned_abs()));
+        let fields = [
+            ("device", Value::Text(&device)),
+            ("operation", Value::Text(name(op))),
+            ("sector", Value::Number(sector.0)),
+            ("errno", number),
+        ];
+        let place = match op {
+            Op::Flush => String::new(),
+            _ => format!(" at sector {}", sector.0),
+        };
+        let failed = failed(op, false, error);
+        Event::new(kind).fields(&fields).say(format_args!("{device}{place}: {failed}"));
     }
 
     fn is_due(&self, errno: i32, now: Instant) -> bool {
@@ -34,6 +58,17 @@ impl LoggedErrors {
             said.insert(errno, now);
         }
         is_due
+    }
+}
+
+/// Name of an operation in JSON.
+fn name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "write-zeroes",
     }
 }
 

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::bio::{BlkStatus, Op, Sector};
 use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memfd_create};
 
 use crate::Error;
@@ -455,21 +455,29 @@ impl DeviceFile {
         match &self.storage {
             Storage::Local(_) if is_planted(Canary::Fdatasync) => Ok(()),
             // The descriptor of the data path: an error that it has reported is not reported again.
-            Storage::Local(_) => self.heard(Op::Flush, false, sync_io::sync_data(self.data_fd())),
+            Storage::Local(_) => {
+                self.heard(Op::Flush, Sector(0), false, sync_io::sync_data(self.data_fd()))
+            }
             Storage::Remote(remote) => remote.flush(),
         }
     }
 
     /// The status of a local file's operation, after the volume has learned of losses.
     #[inline]
-    pub(crate) fn ended(&self, op: Op, fua: bool, result: io::Result<()>) -> BlkStatus {
+    pub(crate) fn ended(
+        &self,
+        op: Op,
+        sector: Sector,
+        fua: bool,
+        result: io::Result<()>,
+    ) -> BlkStatus {
         match (op, result) {
             (Op::Read | Op::Write | Op::Discard | Op::WriteZeroes, Ok(())) if !fua => BlkStatus::Ok,
-            (op, result) => file_op::status(self.heard(op, fua, result)),
+            (op, result) => file_op::status(self.heard(op, sector, fua, result)),
         }
     }
 
-    fn heard(&self, op: Op, fua: bool, result: io::Result<()>) -> io::Result<()> {
+    fn heard(&self, op: Op, sector: Sector, fua: bool, result: io::Result<()>) -> io::Result<()> {
         let result = if op == Op::Flush || fua {
             result.and_then(|()| self.ask_witness(op, fua))
         } else {
@@ -478,7 +486,7 @@ impl DeviceFile {
         if let Err(error) = &result
             && !self.latch(op, fua, error)
         {
-            self.said.say(&self.path, op, error);
+            self.said.say(&self.path, self.is_path, (op, sector), error);
         }
         result
     }

@@ -25,10 +25,11 @@ use fuser::{Config, Session, SessionACL};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::Error;
+use crate::log::{Event, Kind};
+use crate::poll;
 use crate::process::leave_signals_to_others;
 use crate::threads::AbortOnPanic;
 use crate::volume::Volume;
-use crate::{log, poll};
 
 use file::VolumeFile;
 use pool::Pool;
@@ -145,7 +146,8 @@ impl FileMount {
             && !self.has_ended(Duration::ZERO)
             && unmount(place, true).is_err()
         {
-            log::say(format_args!("{}: cannot unmount it: {busy}", place.display()));
+            Event::new(Kind::Warning)
+                .say(format_args!("{}: cannot unmount it: {busy}", place.display()));
         }
         // The kernel ends a session without users at once.
         let last_use = if self.has_ended(SESSION_END) {

@@ -156,7 +156,7 @@ impl NbdDisk {
     /// Reports to the operator.
     pub(super) fn say(&self, what: &str) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
-        log::say(format_args!("{}: {what}", self.name));
+        log::Event::new(log::Kind::Remote).say(format_args!("{}: {what}", self.name));
     }
 
     /// Reports to the operator, unless it repeats the last report.

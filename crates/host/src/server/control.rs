@@ -84,13 +84,13 @@ impl Control {
             && let Some((socket, request)) = self.waiting.take_complete()
         {
             let answer = self.answer.clone();
-            self.answering.start(socket, move |socket| request.serve(&answer, socket));
+            self.answering.start(socket, 0, move |socket| request.serve(&answer, socket));
         }
     }
 
     /// Stops accepting requests and waits for running answers.
     pub(super) fn end(mut self) {
-        self.answering.stop_receiving();
+        self.answering.stop_receiving(|_| true);
         self.answering.join();
     }
 }

@@ -8,11 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::ServedExport;
 use super::access::SocketAccess;
+use super::exchange::number;
+use super::exports::ServedExport;
 use super::listen::Listener;
 use super::threads::{Ends, Threads};
 use crate::Error;
+use crate::log::{Event, Kind};
 use crate::vhost_user::Device;
 pub use crate::vhost_user::Polling;
 
@@ -53,6 +55,10 @@ impl Default for DeviceOptions {
 /// A socket, its volume, and the thread of its front end.
 pub(super) struct DeviceDoor {
     listener: Listener,
+    /// Number of the export.
+    pub(super) export: usize,
+    /// Name of the export.
+    name: String,
     device: Arc<Device>,
     pub(super) front_end: Threads,
 }
@@ -61,7 +67,7 @@ impl DeviceDoor {
     pub(super) fn open(
         path: &Path,
         access: &SocketAccess,
-        export: &ServedExport,
+        export: &Arc<ServedExport>,
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
@@ -72,7 +78,7 @@ impl DeviceDoor {
     /// Over a socket that listens already.
     pub(super) fn inherited(
         fd: OwnedFd,
-        export: &ServedExport,
+        export: &Arc<ServedExport>,
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
@@ -83,7 +89,7 @@ impl DeviceDoor {
     fn over(
         place: String,
         listen: impl FnOnce() -> Result<Listener, Error>,
-        export: &ServedExport,
+        export: &Arc<ServedExport>,
         options: &DeviceOptions,
         ends: Ends,
     ) -> Result<Self, Error> {
@@ -114,7 +120,8 @@ impl DeviceDoor {
         };
         let listener = listen()?;
         let front_end = Threads::new("vhost device", ends);
-        Ok(Self { listener, device: Arc::new(device), front_end })
+        let name = export.name.clone();
+        Ok(Self { listener, export: number(export), name, device: Arc::new(device), front_end })
     }
 
     /// The socket, while there is no front end.
@@ -129,7 +136,17 @@ impl DeviceDoor {
     pub(super) fn accept(&mut self) -> std::io::Result<()> {
         if let Some((socket, _)) = self.listener.accept()? {
             let device = Arc::clone(&self.device);
-            self.front_end.start(socket, move |socket| device.serve(socket.as_fd()));
+            let name = self.name.clone();
+            self.front_end.start(socket, self.export, move |socket| {
+                let peer = socket.peer_name();
+                let place = &device.place;
+                let event = |kind| Event::new(kind).export(&name).peer(&peer);
+                event(Kind::ClientConnected)
+                    .say(format_args!("{peer} has opened export {name:?} as a disk at {place}"));
+                device.serve(socket.as_fd());
+                event(Kind::ClientDisconnected)
+                    .say(format_args!("{peer} has left export {name:?} as a disk at {place}"));
+            });
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_protocol::nbd::{Event, Export, Session, Tls};
+use blockyard_protocol::nbd::{Event, Session, Tls};
 use rustix::event::PollFlags;
 use rustls::ServerConfig;
 
+use super::exports::{Offer, ServedExport};
 use super::socket::Socket;
 use super::waiting::{Conversation, Progress};
 use crate::log;
@@ -28,6 +29,7 @@ pub struct ServerTls {
 /// A client in its handshake.
 pub(super) struct Handshake {
     session: Session,
+    offer: Arc<Offer>,
     tls: Option<Arc<ServerConfig>>,
     received: Vec<u8>,
     /// Replies; the first `sent_bytes` are sent.
@@ -54,7 +56,8 @@ enum Stage {
 /// Result of a handshake.
 pub(super) struct Opened {
     pub(super) session: Session,
-    pub(super) export: usize,
+    /// `None`: the export was removed meanwhile.
+    pub(super) export: Option<Arc<ServedExport>>,
     /// Unsent replies: the client learns that the export is open when its connection is served.
     pub(super) replies: Vec<u8>,
     /// Bytes received after the handshake.
@@ -62,13 +65,16 @@ pub(super) struct Opened {
 }
 
 impl Handshake {
-    pub(super) fn new(exports: Arc<[Export]>, tls: Option<&ServerTls>) -> Self {
-        let session = Session::new(exports, Some(0));
+    pub(super) fn new(offer: Arc<Offer>, tls: Option<&ServerTls>) -> Self {
+        // Between two reloads there may be none.
+        let default = (!offer.exports.is_empty()).then_some(0);
+        let session = Session::new(Arc::clone(&offer.exports), default);
         let session = session.with_tls(tls.map_or(Tls::Off, |tls| tls.mode));
         let mut out = Vec::new();
         session.greeting(&mut out);
         let tls = tls.map(|tls| Arc::clone(&tls.config));
-        Self { session, tls, received: Vec::new(), out, sent_bytes: 0, stage: Stage::Talking }
+        let received = Vec::new();
+        Self { session, offer, tls, received, out, sent_bytes: 0, stage: Stage::Talking }
     }
 
     /// The result of a complete handshake.
@@ -78,6 +84,7 @@ impl Handshake {
     pub(super) fn into_opened(mut self) -> Opened {
         let Stage::Opened { export } = self.stage else { panic!("the handshake is complete") };
         self.out.drain(..self.sent_bytes);
+        let export = self.offer.served(export);
         Opened { session: self.session, export, replies: self.out, received: self.received }
     }
 
@@ -170,7 +177,7 @@ fn say_refused(error: &std::io::Error) {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.is_none_or(|said| now.duration_since(said) >= Duration::from_secs(1)) {
         *said = Some(now);
-        log::say(format_args!("a client is refused: {error}"));
+        log::Event::new(log::Kind::ClientRefused).say(format_args!("a client is refused: {error}"));
     }
 }
 

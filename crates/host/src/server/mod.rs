@@ -6,7 +6,8 @@
 //! ├ control, metrics ─> waiting ─ the request is complete ─> thread
 //! └ virtual machine ─> thread, and one for each of its queues (`vhost_user`)
 //! ```
-//! One thread serves all listeners and all waiting clients (`waiting`) without blocking.
+//! One thread serves all listeners and all waiting clients (`waiting`) without blocking. Exports
+//! may come and go meanwhile (`exchange`).
 //!
 //! The stop closes the listeners, then the receiving side of every connection. All requests
 //! received by then are executed and answered, every file is flushed, and then [`Server::run`]
@@ -16,6 +17,8 @@ mod access;
 mod connection;
 mod control;
 mod devices;
+mod exchange;
+mod exports;
 mod handshake;
 mod inbox;
 mod listen;
@@ -30,27 +33,30 @@ mod waiting;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::priority::Priority;
-use blockyard_protocol::nbd::Export;
 use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
 use crate::Error;
 use crate::canary::{Canary, is_planted};
+use crate::log::{Event, Kind};
 use crate::memory::Budget;
+use crate::poll;
 use crate::process::StopSignal;
-use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
-use crate::{log, poll};
 
 pub use access::SocketAccess;
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
 use devices::DeviceDoor;
 pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
+use exchange::{Call, Leaving, number};
+pub use exchange::{Exchange, Outcome, Remote};
+use exports::Catalogue;
+pub use exports::ServedExport;
 use handshake::Handshake;
 pub use handshake::ServerTls;
 use listen::Listener;
@@ -68,8 +74,6 @@ const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_SHARE: u64 = 4;
 /// Their limit per TCP address: a client with 16 connections, four times.
 const HANDSHAKES_OF_ONE_PEER_MAX: usize = 64;
-/// Length of an export's name in an error.
-const NAME_SHOWN_CHARS: usize = 64;
 /// Pause of accepting after the system had no descriptor, unless one becomes free earlier: ten
 /// attempts a second cost nothing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -107,22 +111,8 @@ fn handshakes_max() -> usize {
     usize::try_from(share).expect("it is at most a usize")
 }
 
-/// An export: a name and its volume. Several names may share one volume.
-pub struct ServedExport {
-    /// Name; the empty name is the default export.
-    pub name: String,
-    /// Volume.
-    pub volume: Arc<Volume>,
-    /// I/O priority of clients that open this name.
-    pub priority: Priority,
-    /// Limits of the rate of all its clients together; exports of a group share one.
-    pub throttle: Option<Arc<SharedThrottle>>,
-}
-
 /// Parts that connections share.
 pub(crate) struct Shared {
-    /// Exports in the order in which clients see them.
-    served: Vec<ServedExport>,
     budget: Arc<Budget>,
     /// Held by a connection while it allocates its memory.
     starting: Mutex<()>,
@@ -130,10 +120,15 @@ pub(crate) struct Shared {
 }
 
 /// Volumes and listening sockets.
+// 13 fields: the exports, the sockets, and the clients of each kind of socket.
 pub struct Server {
     shared: Arc<Shared>,
-    /// The exports for new clients, in the order of those that are served.
-    exports: Arc<[Export]>,
+    catalogue: Catalogue,
+    /// Exports that were removed and are not closed yet.
+    leaving: Vec<Leaving>,
+    /// Calls of other threads, through `remote`.
+    calls: Receiver<Call>,
+    remote: Remote,
     listeners: Vec<Listener>,
     tls: Option<ServerTls>,
     /// Clients without an open export, or waiting for room.
@@ -175,28 +170,21 @@ impl Server {
     /// `max_connections` exceeds [`CONNECTIONS_MAX`].
     pub fn new(exports: Vec<ServedExport>, options: ServerOptions) -> Result<Self, Error> {
         assert!((1..=CONNECTIONS_MAX).contains(&options.max_connections));
-        let mut offered: Vec<Export> = Vec::new();
-        for ServedExport { name, volume, .. } in &exports {
-            // Not with one connection: a client that opens more would wait for itself.
-            let multi_conn = options.max_connections > 1;
-            let export = Export { multi_conn, ..export(name, volume) };
-            let problem = |problem: String| Error::volume(Path::new(&shortened(name)), problem);
-            export.check().map_err(|error| problem(error.to_string()))?;
-            if offered.iter().any(|other| other.name == *name) {
-                return Err(problem("two exports have this name; give each its own".into()));
-            }
-            offered.push(export);
-        }
+        // Not with one connection: a client that opens more would wait for itself.
+        let catalogue = Catalogue::new(exports, options.max_connections > 1)?;
         let shared = Shared {
-            served: exports,
             budget: Budget::new(options.max_connections),
             starting: Mutex::new(()),
             options,
         };
         let ends = Ends::new().map_err(|error| Error::io(Path::new("eventfd"), "make", error))?;
+        let (remote, calls) = Remote::new(ends.clone());
         Ok(Self {
             shared: Arc::new(shared),
-            exports: offered.into(),
+            catalogue,
+            leaving: Vec::new(),
+            calls,
+            remote,
             listeners: Vec::new(),
             tls: None,
             handshakes: Waiting::new(Limits {
@@ -260,9 +248,8 @@ impl Server {
         export: usize,
         options: &DeviceOptions,
     ) -> Result<(), Error> {
-        let Shared { served, options: ServerOptions { socket_access: access, .. }, .. } =
-            &*self.shared;
-        let export = &served[export];
+        let access = &self.shared.options.socket_access;
+        let export = &self.catalogue.served[export];
         self.devices.push(DeviceDoor::open(path, access, export, options, self.ends.clone())?);
         Ok(())
     }
@@ -280,7 +267,7 @@ impl Server {
         export: usize,
         options: &DeviceOptions,
     ) -> Result<(), Error> {
-        let export = &self.shared.served[export];
+        let export = &self.catalogue.served[export];
         self.devices.push(DeviceDoor::inherited(fd, export, options, self.ends.clone())?);
         Ok(())
     }
@@ -339,36 +326,20 @@ impl Server {
         stop.restore_default();
         self.listeners.clear();
         self.handshakes.end();
-        let shared = Arc::clone(&self.shared);
-        let asked: Vec<_> = shared.served.iter().flat_map(|one| one.volume.stop()).collect();
+        // Other threads get no answer from here on.
+        self.calls = mpsc::channel().1;
+        let volumes = self.catalogue.volumes();
+        let asked: Vec<_> = volumes.iter().flat_map(|volume| volume.stop()).collect();
         self.drain();
         // The flush shows their errors.
         asked.into_iter().for_each(|asked| drop(asked.answer()));
         // Before waiting for control answers: a hanging answer costs no data.
-        let flushed = self.flush();
+        let removed = std::mem::take(&mut self.leaving);
+        let mut all = volumes.clone();
+        all.extend(removed.into_iter().flat_map(Leaving::abandon));
+        let flushed = flush_all(&all);
         self.controls.drain(..).for_each(Control::end);
         flushed.and(waited)
-    }
-
-    /// Flushes each volume once, regardless of its number of names. Flushes all; returns the first
-    /// failure and reports the others.
-    fn flush(&self) -> Result<(), Error> {
-        if is_planted(Canary::ExitFlush) {
-            return Ok(());
-        }
-        let mut flushed: Vec<*const Volume> = Vec::new();
-        let mut outcome = Ok(());
-        for ServedExport { volume, .. } in &self.shared.served {
-            if !flushed.contains(&Arc::as_ptr(volume)) {
-                flushed.push(Arc::as_ptr(volume));
-                match volume.flush() {
-                    Err(error) if outcome.is_err() => log::say(format_args!("{error}")),
-                    Err(error) => outcome = Err(error),
-                    Ok(()) => {}
-                }
-            }
-        }
-        outcome
     }
 
     fn serve_until(&mut self, stop: &StopSignal) -> Result<(), Error> {
@@ -384,6 +355,7 @@ impl Server {
             self.handshakes.expire(now);
             self.controls.iter_mut().for_each(|control| control.waiting.expire(now));
             self.serve_complete();
+            self.go_on_with_exchanges();
         }
     }
 
@@ -393,6 +365,7 @@ impl Server {
         let sources = self.sources(now, stop);
         let deadlines = self.controls.iter().map(|control| control.waiting.next_deadline());
         let deadlines = deadlines.chain([self.handshakes.next_deadline(), self.paused_until]);
+        let deadlines = deadlines.chain(self.leaving.iter().map(Leaving::deadline));
         let limit = deadlines.flatten().min().map(|at| at.saturating_duration_since(now));
         let fds: Vec<_> = sources.iter().map(|(_, fd, events)| (*fd, *events)).collect();
         let ready = poll::ready_among(&fds, limit)
@@ -449,8 +422,7 @@ impl Server {
             }
             Source::Listener(at) => match self.listeners[at].accept() {
                 Ok(Some((socket, peer))) => {
-                    self.follow_sizes();
-                    let handshake = Handshake::new(Arc::clone(&self.exports), self.tls.as_ref());
+                    let handshake = Handshake::new(self.catalogue.offer(), self.tls.as_ref());
                     self.handshakes.admit(now, socket, peer, handshake);
                 }
                 Ok(None) => {}
@@ -473,21 +445,6 @@ impl Server {
         }
     }
 
-    /// Brings the exports up to date after a volume has grown.
-    fn follow_sizes(&mut self) {
-        let served = self.shared.served.iter().map(|served| &served.volume);
-        let mut both = self.exports.iter().zip(served);
-        if both.all(|(export, volume)| export.size_bytes == volume.size_bytes()) {
-            return;
-        }
-        let exports = self.exports.iter().zip(&self.shared.served);
-        let now = exports.map(|(before, ServedExport { name, volume, .. })| Export {
-            multi_conn: before.multi_conn,
-            ..export(name, volume)
-        });
-        self.exports = now.collect();
-    }
-
     /// Frees a descriptor or memory for another client: closes the most silent client, or pauses
     /// accepting.
     fn make_room(&mut self, now: Instant) {
@@ -505,8 +462,12 @@ impl Server {
         {
             let shared = Arc::clone(&self.shared);
             let opened = handshake.into_opened();
-            self.connections.start(socket, move |socket| {
-                connection::serve(&shared, socket, opened);
+            // The client has negotiated with a list from before.
+            let Some(export) = opened.export.clone().filter(|one| self.catalogue.has(one)) else {
+                continue;
+            };
+            self.connections.start(socket, number(&export), move |socket| {
+                connection::serve(&shared, socket, &export, opened);
             });
         }
         self.controls.iter_mut().for_each(Control::answer);
@@ -515,14 +476,16 @@ impl Server {
 
     /// The threads that serve data.
     fn threads(&mut self) -> impl Iterator<Item = &mut Threads> {
-        let front_ends = self.devices.iter_mut().map(|device| &mut device.front_end);
+        let leaving = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.doors);
+        let doors = self.devices.iter_mut().chain(leaving);
+        let front_ends = doors.map(|device| &mut device.front_end);
         std::iter::once(&mut self.connections).chain(front_ends)
     }
 
     fn drain(&mut self) {
-        let throttles = self.shared.served.iter().filter_map(|export| export.throttle.as_ref());
+        let throttles = self.catalogue.served.iter().filter_map(|one| one.throttle.as_ref());
         throttles.for_each(|throttle| throttle.lift());
-        self.threads().for_each(|threads| threads.stop_receiving());
+        self.threads().for_each(|threads| threads.stop_receiving(|_| true));
         let deadline = Instant::now() + self.shared.options.drain_timeout;
         loop {
             self.ends.reset();
@@ -535,31 +498,28 @@ impl Server {
                 break;
             }
         }
-        self.threads().for_each(|threads| threads.shut_down());
+        self.threads().for_each(|threads| threads.shut_down(|_| true));
         self.threads().for_each(Threads::join);
         self.devices.clear();
     }
 }
 
-/// A name for an error: the start of a long one.
-fn shortened(name: &str) -> String {
-    match name.char_indices().nth(NAME_SHOWN_CHARS) {
-        Some((end, _)) => format!("{}...", &name[..end]),
-        None => name.to_owned(),
+/// Flushes all volumes; returns the first failure and reports the others.
+fn flush_all(volumes: &[Arc<Volume>]) -> Result<(), Error> {
+    if is_planted(Canary::ExitFlush) {
+        return Ok(());
     }
-}
-
-/// A volume's description for clients.
-fn export(name: &str, volume: &Volume) -> Export {
-    Export {
-        description: volume.describe().to_owned(),
-        read_only: volume.read_only(),
-        can_trim: volume.can_discard(),
-        can_fast_zero: volume.can_fast_zero() && !volume.read_only(),
-        block_min_bytes: volume.minimum_block_bytes(),
-        block_preferred_bytes: volume.sector_size_bytes().max(4096),
-        ..Export::new(name, volume.size_bytes())
+    let mut outcome = Ok(());
+    for volume in volumes {
+        match volume.flush() {
+            Err(error) if outcome.is_err() => {
+                Event::new(Kind::FlushFailed).say(format_args!("{error}"));
+            }
+            Err(error) => outcome = Err(error),
+            Ok(()) => {}
+        }
     }
+    outcome
 }
 
 #[cfg(test)]

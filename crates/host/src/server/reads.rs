@@ -262,6 +262,7 @@ impl Transmission {
         status: BlkStatus,
     ) -> Result<(), Ended> {
         let error = errno(status);
+        self.totals.errors += 1;
         match self.session.read_failed(request, offset_bytes, started, error, &mut self.reply) {
             ReadFailure::Replied => self.send_reply(),
             ReadFailure::MustDisconnect => Err(Ended),

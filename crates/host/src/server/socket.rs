@@ -1,6 +1,7 @@
 //! A connected stream socket with plain calls, or with TLS on top of it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,22 @@ impl Socket {
             let _ = sockopt::set_socket_keepalive(&fd, true);
         }
         Self { fd, is_unix, tls: OnceLock::new() }
+    }
+
+    /// The client, for the log: its address or process, and the name in its certificate. A process
+    /// outside of this one's namespaces has no number.
+    pub(super) fn peer_name(&self) -> String {
+        let address = if self.is_unix {
+            peer_process(&self.fd).unwrap_or_else(|| "a process".into())
+        } else {
+            let address = rustix::net::getpeername(&self.fd).ok().flatten();
+            let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+            address.map_or_else(|| "a client".into(), |address| address.to_string())
+        };
+        match self.tls().and_then(|tls| tls.peer_name()) {
+            Some(name) => format!("{address} ({name})"),
+            None => address,
+        }
     }
 
     /// Begins TLS; [`Socket::shake`] continues it.
@@ -189,6 +206,25 @@ impl Socket {
     /// Ends the connection, regardless of its thread's state.
     pub(super) fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+    }
+}
+
+/// The process at the other end of a Unix socket.
+pub(super) fn peer_process(socket: &impl AsFd) -> Option<String> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // rustix reads the number as a `Pid`, which cannot be zero.
+    // SAFETY: the kernel writes at most this length into the structure, which is plain numbers.
+    let asked = unsafe {
+        let peer = (&raw mut peer).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &raw mut len_bytes)
+    };
+    let user = peer.uid;
+    match peer.pid {
+        _ if asked != 0 => None,
+        0 => Some(format!("a process of user {user}")),
+        pid => Some(format!("process {pid} of user {user}")),
     }
 }
 

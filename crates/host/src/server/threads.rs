@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::socket::Socket;
-use crate::{log, memory};
+use crate::log::{Event, Kind};
+use crate::memory;
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -28,6 +29,10 @@ impl Ends {
     pub(super) fn reset(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
+
+    pub(super) fn signal(&self) {
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
 }
 
 impl AsFd for Ends {
@@ -44,6 +49,8 @@ pub(super) struct Threads {
 }
 
 struct Running {
+    /// Number of what the client uses.
+    of: usize,
     socket: Arc<Socket>,
     has_ended: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -59,15 +66,17 @@ impl Threads {
         self.running.len()
     }
 
-    /// Serves a client; its connection ends with the thread. Without a thread the connection is
-    /// closed and the reason is logged.
+    /// Serves a client that uses the thing of this number; its connection ends with the thread.
+    /// Without a thread the connection is closed and the reason is logged.
     pub(super) fn start(
         &mut self,
         socket: Socket,
+        of: usize,
         serve: impl FnOnce(&Arc<Socket>) + Send + 'static,
     ) {
         if !memory::has_headroom() {
-            log::say(format_args!("a client is refused: there is no memory for it"));
+            let refused = Event::new(Kind::ClientRefused);
+            refused.say(format_args!("a client is refused: there is no memory for it"));
             return;
         }
         let socket = Arc::new(socket);
@@ -79,8 +88,9 @@ impl Threads {
         };
         let thread = std::thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
         match thread.spawn(move || serve(&{ end }.socket)) {
-            Ok(thread) => self.running.push(Running { socket, has_ended, thread }),
-            Err(error) => log::say(format_args!("a client is refused: no thread for it: {error}")),
+            Ok(thread) => self.running.push(Running { of, socket, has_ended, thread }),
+            Err(error) => Event::new(Kind::ClientRefused)
+                .say(format_args!("a client is refused: no thread for it: {error}")),
         }
     }
 
@@ -93,14 +103,21 @@ impl Threads {
         }
     }
 
-    /// Stops receiving from clients, which may still read replies.
-    pub(super) fn stop_receiving(&self) {
-        self.running.iter().for_each(|running| running.socket.stop_receiving());
+    /// Whether a thread serves a client of such a thing.
+    pub(super) fn any(&self, is_it: impl Fn(usize) -> bool) -> bool {
+        self.running.iter().any(|running| is_it(running.of))
     }
 
-    /// Ends the connections, regardless of their threads' states.
-    pub(super) fn shut_down(&self) {
-        self.running.iter().for_each(|running| running.socket.shut_down());
+    /// Stops receiving from clients of these things, which may still read replies.
+    pub(super) fn stop_receiving(&self, is_it: impl Fn(usize) -> bool) {
+        let running = self.running.iter().filter(|running| is_it(running.of));
+        running.for_each(|running| running.socket.stop_receiving());
+    }
+
+    /// Ends the connections of these things, regardless of their threads' states.
+    pub(super) fn shut_down(&self, is_it: impl Fn(usize) -> bool) {
+        let running = self.running.iter().filter(|running| is_it(running.of));
+        running.for_each(|running| running.socket.shut_down());
     }
 
     /// Waits for all threads.
@@ -123,6 +140,6 @@ impl Drop for End {
     fn drop(&mut self) {
         self.socket.shut_down();
         self.has_ended.store(true, Ordering::Release);
-        let _ = rustix::io::write(&*self.ends.0, &1u64.to_ne_bytes());
+        self.ends.signal();
     }
 }

@@ -17,7 +17,7 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
 use blockyard_protocol::nbd::{Command, Errno, Event, Extent, Request, Session};
 
-use super::ServedExport;
+use super::exports::ServedExport;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::pace::Pace;
@@ -46,6 +46,39 @@ const REQUESTS_MAX: usize = 256;
 const IDLE: Duration = Duration::from_secs(5);
 /// Limit of runs in a BLOCK_STATUS reply; the client asks again for the rest.
 const EXTENTS_MAX: usize = 1024;
+
+/// Requests of a connection so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) reads: u64,
+    pub(super) bytes_read: u64,
+    pub(super) writes: u64,
+    pub(super) bytes_written: u64,
+    /// Flushes, trims, zeroes and questions.
+    pub(super) others: u64,
+    pub(super) errors: u64,
+}
+
+impl Totals {
+    #[inline]
+    fn count(&mut self, request: &Request) {
+        match request.command {
+            Command::Read => {
+                self.reads += 1;
+                self.bytes_read += request.len_bytes;
+            }
+            Command::Write => {
+                self.writes += 1;
+                self.bytes_written += request.len_bytes;
+            }
+            Command::Flush
+            | Command::Trim
+            | Command::WriteZeroes
+            | Command::BlockStatus
+            | Command::Cache => self.others += 1,
+        }
+    }
+}
 
 /// The connection has ended, for any reason.
 #[derive(Debug)]
@@ -76,7 +109,7 @@ pub(super) enum Piece {
 }
 
 /// The transmission phase of one connection.
-// 16 fields: the protocol, the volume, and the state between the two.
+// 17 fields: the protocol, the volume, and the state between the two.
 pub(super) struct Transmission {
     pub(super) socket: Arc<Socket>,
     pub(super) session: Session,
@@ -97,6 +130,7 @@ pub(super) struct Transmission {
     /// The inbox holds no complete request.
     needs_more: bool,
     pace: Pace,
+    pub(super) totals: Totals,
     _grant: Grant,
 }
 
@@ -118,6 +152,7 @@ impl Transmission {
         let world = vec![&inbox, &outbox, &read_region, &zeros].into_iter().cloned().collect();
         let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, served.priority)?;
         driver.set_throttle(served.throttle.as_ref());
+        driver.log_slow_requests(&served.name);
         if !volume.fans_out_pieces() {
             driver.stay_inline();
         }
@@ -135,6 +170,7 @@ impl Transmission {
             closing: false,
             needs_more: false,
             pace: Pace::new(socket.is_unix),
+            totals: Totals::default(),
             _grant: grant,
             socket,
             session,
@@ -229,6 +265,7 @@ impl Transmission {
 
     fn on_request(&mut self, request: Request) -> Result<(), Ended> {
         self.pace.on_request(request.len_bytes);
+        self.totals.count(&request);
         match request.command {
             Command::Read => return self.on_read(request),
             Command::BlockStatus => return self.on_block_status(&request),
@@ -440,6 +477,7 @@ impl Transmission {
             return Ok(());
         }
         let InFlight { request, error, .. } = self.requests.remove(index);
+        self.totals.errors += u64::from(error.is_some());
         self.session.reply(&request, error, &mut self.reply);
         self.send_reply()
     }

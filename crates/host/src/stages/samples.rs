@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Sample};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Sample, Sector};
 use blockyard_engine::sq::{Cqe, Token};
 use blockyard_engine::time::Nanos;
 
 use super::record::Record;
 use super::stats::StageStats;
 use super::{RequestKind, Span, Stage, Timed, attribute, now};
+use crate::log::{self, Event, Kind, Value};
 
 /// Interval for requests without waits.
 pub(crate) const EVERY_SYNCHRONOUS: u32 = 256;
@@ -26,9 +27,17 @@ const LIVE_MAX: usize = 64;
 struct Live {
     user: u64,
     kind: RequestKind,
+    sector: Sector,
+    len: Sector,
     from: Nanos,
     spans: Vec<Span>,
     is_free: bool,
+}
+
+/// Logs requests that take long.
+struct Slow {
+    limit_ns: u64,
+    export: String,
 }
 
 /// An SQE at the ring or a timer, with its start.
@@ -52,6 +61,7 @@ pub(crate) struct Samples {
     waiting: Vec<Waiting>,
     /// Time of reception of the next request, if the front end reports it.
     received: Option<Nanos>,
+    slow: Option<Slow>,
 }
 
 impl Samples {
@@ -67,6 +77,16 @@ impl Samples {
             in_flight: 0,
             waiting: Vec::new(),
             received: None,
+            slow: None,
+        }
+    }
+
+    /// Logs slow requests of this export, if the operator wants it. Each request is a sample then,
+    /// as long as [`LIVE_MAX`] suffices.
+    pub(crate) fn log_slow(&mut self, export: &str) {
+        if let Some(limit_ns) = log::slow_request_ns() {
+            self.slow = Some(Slow { limit_ns, export: export.to_owned() });
+            self.every = 1;
         }
     }
 
@@ -94,12 +114,15 @@ impl Samples {
         let from = self.received.unwrap_or_else(now);
         let place = self.live.iter().position(|live| live.is_free).unwrap_or_else(|| {
             let spans = Vec::with_capacity(8);
-            self.live.push(Live { user: 0, kind: RequestKind::Other, from, spans, is_free: true });
+            let [sector, len] = [bio.sector, bio.len];
+            let kind = RequestKind::Other;
+            self.live.push(Live { user: 0, kind, sector, len, from, spans, is_free: true });
             self.live.len() - 1
         });
         let live = &mut self.live[place];
         (live.user, live.kind, live.from, live.is_free) =
             (bio.user, RequestKind::of(bio.op), from, false);
+        (live.sector, live.len) = (bio.sector, bio.len);
         self.in_flight += 1;
         Sample(u8::try_from(place + 1).expect("few are in flight"))
     }
@@ -167,13 +190,54 @@ impl Samples {
         let is_it = |live: &Live| !live.is_free && live.user == *user;
         let Some(place) = self.live.iter().position(is_it) else { return };
         let live = &mut self.live[place];
-        if *status == BlkStatus::Ok {
+        let is_ok = *status == BlkStatus::Ok;
+        if is_ok || self.slow.is_some() {
             let stages = attribute(live.from, now(), &mut live.spans);
-            self.record.add(live.kind, &stages);
+            if is_ok {
+                self.record.add(live.kind, &stages);
+            }
+            if let Some(slow) = &self.slow {
+                slow.look(live, &stages);
+            }
         }
         live.spans.clear();
         live.is_free = true;
         self.in_flight -= 1;
+    }
+}
+
+impl Slow {
+    fn look(&self, live: &Live, stages: &[u64; Stage::ALL.len()]) {
+        let total: u64 = stages.iter().sum();
+        if total > self.limit_ns {
+            self.say(live, stages, total);
+        }
+    }
+
+    #[cold]
+    fn say(&self, live: &Live, stages: &[u64; Stage::ALL.len()], total_ns: u64) {
+        let Self { export, .. } = self;
+        let Live { sector, len, .. } = *live;
+        let kind = live.kind.name();
+        let us = |ns: u64| ns / 1000;
+        let mut fields = vec![
+            ("operation", Value::Text(kind)),
+            ("sector", Value::Number(sector.0)),
+            ("sectors", Value::Number(len.0)),
+            ("total_us", Value::Number(us(total_ns))),
+        ];
+        let mut text = String::new();
+        for (stage, ns) in Stage::ALL.into_iter().zip(stages).filter(|(_, ns)| **ns > 0) {
+            fields.push((stage.name(), Value::Number(us(*ns))));
+            text.push_str(&format!(", {} {} us", stage.name(), us(*ns)));
+        }
+        let event = Event::new(Kind::SlowRequest).export(export).fields(&fields);
+        event.say(format_args!(
+            "export {export:?}: a {kind} of {} sectors at {} took {} us{text}",
+            len.0,
+            sector.0,
+            us(total_ns)
+        ));
     }
 }
 

@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 
 use super::allowed::{AnyServer, OnlyAllowed};
 use super::{Allowed, provider};
-use crate::{Error, log};
+use crate::Error;
+use crate::log::{Event, Kind};
 
 /// Names of the files.
 pub mod names {
@@ -242,7 +243,7 @@ impl Credentials {
         let path = self.dir.join(name);
         let mode = std::fs::metadata(&path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o077 != 0 {
-            log::say(format_args!(
+            Event::new(Kind::Warning).say(format_args!(
                 "warning: {}: other users may read this key; run `chmod 600` on it",
                 path.display()
             ));

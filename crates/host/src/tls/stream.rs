@@ -76,6 +76,12 @@ impl Stream {
         }
     }
 
+    /// The first name in the certificate of the other end.
+    pub(crate) fn peer_name(&self) -> Option<String> {
+        let certificate = self.connection.peer_certificates()?.first()?;
+        super::identity(certificate)?.names.into_iter().next()
+    }
+
     /// Whether plaintext may be available although nothing is in the socket.
     pub(crate) fn has_received(&self) -> bool {
         self.has_received

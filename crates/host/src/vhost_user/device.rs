@@ -26,10 +26,11 @@ use super::polling::Polling;
 use super::queue::{RETRY, Running, Setup, Shared, Signals, State, useful_bytes};
 use super::write_back::WriteBack;
 use crate::driver::Driver;
+use crate::log::{Event, Kind};
 use crate::memory::Budget;
 use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
-use crate::{log, memory, poll};
+use crate::{memory, poll};
 
 const FOREIGN: &str = "a descriptor is a file of FUSE, or of another mount namespace; put guest \
                        memory into a file of tmpfs, hugetlbfs or a mounted disk";
@@ -82,7 +83,8 @@ impl Device {
             Err(STILL_CLOSING.into())
         };
         if let Err(problem) = outcome {
-            log::say(format_args!("{}: a front end is disconnected: {problem}", self.place));
+            Event::new(Kind::VirtualMachine)
+                .say(format_args!("{}: a front end is disconnected: {problem}", self.place));
         }
     }
 }
@@ -495,7 +497,7 @@ impl<'a> FrontEnd<'a> {
             Err(error) => {
                 self.line(queue).is_owed = true;
                 if !was_owed {
-                    log::say(format_args!(
+                    Event::new(Kind::VirtualMachine).say(format_args!(
                         "{name} waits: the system has no thread for it: {error}"
                     ));
                 }

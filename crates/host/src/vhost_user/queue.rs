@@ -29,10 +29,11 @@ use super::requests::Requests;
 use super::virtqueue::{RingFault, Virtqueue};
 use super::write_back::WriteBack;
 use crate::driver::{Driver, SLOT_BYTES};
+use crate::log::{Event, Kind};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
+use crate::poll;
 use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
-use crate::{log, poll};
 
 const STACK_BYTES: usize = 256 << 10;
 /// Completions after which the guest is told, so that it works beside us.
@@ -215,7 +216,7 @@ fn run(setup: Setup, orders: &Orders) -> State {
     });
     if let Err(fault) = outcome {
         state.is_broken = true;
-        log::say(format_args!("{name} is stopped: {fault}"));
+        Event::new(Kind::VirtualMachine).say(format_args!("{name} is stopped: {fault}"));
         orders.signals().error.iter().for_each(|error| orders.signal(error));
     }
     state
@@ -259,6 +260,7 @@ impl Means {
         let world = vec![Arc::clone(&region)];
         let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, *priority)?;
         driver.set_throttle(throttle.as_ref());
+        driver.log_slow_requests(&setup.name);
         Ok(Self { driver, region })
     }
 
@@ -269,7 +271,8 @@ impl Means {
             match Self::new(setup) {
                 Ok(means) => return Some(means),
                 Err(error) if !has_said => {
-                    log::say(format_args!("{} waits: {error}", setup.name));
+                    Event::new(Kind::VirtualMachine)
+                        .say(format_args!("{} waits: {error}", setup.name));
                     has_said = true;
                 }
                 Err(_) => {}

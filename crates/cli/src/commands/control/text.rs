@@ -105,7 +105,9 @@ fn limited(limits: &ExportLimits) -> String {
     let rates: Vec<String> = iops.into_iter().chain(bytes).collect();
     let burst = human_time(limits.burst_ns as f64);
     let names: Vec<String> = limits.exports.iter().map(|name| format!("{name:?}")).collect();
-    format!("{} for {}, burst {burst}", rates.join(" and "), names.join(", "))
+    let of_group = limits.group.as_ref().map(|group| format!(" of the group {group:?}"));
+    let of_group = of_group.unwrap_or_default();
+    format!("{} for {}{of_group}, burst {burst}", rates.join(" and "), names.join(", "))
 }
 
 fn asked(kind: &KindRequests) -> String {

@@ -1,0 +1,341 @@
+//! The configuration is read again while the server runs: at SIGHUP, or for a client of the control
+//! socket.
+//!
+//! ```text
+//! read and check the whole file ── new exports are opened ──> removed exports leave, new ones come
+//!        wrong: nothing changes     one fails: nothing changes          │
+//!                             exports with other settings: closed by now, and opened again
+//! ```
+//! Exports without a change are not touched: their connections, recordings and limits stay. Limits
+//! change without a new opening. Settings of the whole server need a restart, except the files of
+//! TLS and the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
+use blockyard_host::log::{Event, Kind, Value};
+use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
+use sd_notify::NotifyState;
+
+use super::fixed::Fixed;
+use super::{
+    ServeArgs, announcement, open_export, tell_service_manager, with_disk, with_export, with_limits,
+};
+use crate::config::{Config, ExportSpec, RateSpec};
+use crate::disk_spec::DiskSocket;
+use crate::failure::{Exit, Failure, printable};
+use crate::key::StdinUse;
+use crate::nbd;
+use crate::output::{InUse, say};
+
+/// Stack of a reload: opening a volume needs more than an answer of the control socket has. This is
+/// the usual size of a main thread.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Reads the configuration of a server again.
+struct Reloader {
+    args: Arc<ServeArgs>,
+    live: Live,
+    /// Addresses of exports.
+    servers: Vec<nbd::Server>,
+    /// What only a restart changes.
+    fixed: Fixed,
+    /// One reload at a time.
+    current: Mutex<Current>,
+}
+
+/// What the server serves now.
+pub(super) struct Current {
+    pub(super) exports: Vec<Arc<ExportSpec>>,
+    pub(super) limit_groups: BTreeMap<String, RateLimits>,
+}
+
+/// Follows SIGHUP and the control socket from now on.
+pub(super) fn start(
+    args: &Arc<ServeArgs>,
+    live: &Live,
+    servers: Vec<nbd::Server>,
+    (current, fixed): (Current, Fixed),
+    signal: CollectedSignal,
+) -> Result<(), Failure> {
+    let args = Arc::clone(args);
+    let current = Mutex::new(current);
+    let reloader = Arc::new(Reloader { args, live: live.clone(), servers, fixed, current });
+    if reloader.args.config.is_some() {
+        let for_clients = Arc::clone(&reloader);
+        live.on_reload(move || on_a_thread(&for_clients));
+    }
+    let by_signal = move || {
+        leave_signals_to_others();
+        while signal.wait().is_ok() {
+            // The log has the outcome.
+            let _ = reloader.reload();
+        }
+    };
+    let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
+    let started = thread.spawn(by_signal);
+    started.map(drop).map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
+}
+
+fn on_a_thread(reloader: &Arc<Reloader>) -> Result<Reloaded, String> {
+    let reloader = Arc::clone(reloader);
+    let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
+    let thread = thread.spawn(move || reloader.reload()).map_err(|error| error.to_string())?;
+    let outcome = thread.join().map_err(|_| "a defect has ended the reload".to_owned())?;
+    outcome.map_err(|failure| failure.message)
+}
+
+/// Reads the configuration file again and checks it, and reads the certificates for new
+/// connections.
+fn read_again(path: &Path, args: &ServeArgs, fixed: &Fixed) -> Result<Read, Failure> {
+    let config = Config::read(path)?;
+    let changed = fixed.changed(&Fixed::of(args, &config));
+    let server = Server::new();
+    let keeps_tls = !changed.contains(&"tls");
+    let tls = args.tls.or(config.tls.clone());
+    let server = if keeps_tls { tls.apply(server)? } else { server };
+    let warning = |name| format!("`{name}` has changed, which takes effect after a restart");
+    Ok(Read { config, server, warnings: changed.into_iter().map(warning).collect() })
+}
+
+/// A configuration that was read again.
+struct Read {
+    config: Config,
+    /// With the certificates.
+    server: Server,
+    warnings: Vec<String>,
+}
+
+/// A reload that failed.
+struct Problem {
+    /// Exports have changed, but not all.
+    is_partial: bool,
+    failure: Failure,
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self { is_partial: false, failure }
+    }
+}
+
+/// An export that was opened, and its volume.
+type Opened = (Arc<ExportSpec>, Volume);
+
+impl Reloader {
+    /// Reads the configuration again, and logs the outcome.
+    fn reload(&self) -> Result<Reloaded, Failure> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(path) = &self.args.config else {
+            Event::new(Kind::Warning).say(format_args!(
+                "SIGHUP: there is no configuration to read again, because the server was started \
+                 without --config; it continues"
+            ));
+            return Ok(Reloaded::default());
+        };
+        let now = NotifyState::monotonic_usec_now();
+        let _ = now.map(|now| sd_notify::notify(&[NotifyState::Reloading, now]));
+        let outcome = self.apply(path, &mut current);
+        match &outcome {
+            Ok(reloaded) => log(path, reloaded),
+            Err(Problem { is_partial, failure }) => {
+                let how = if *is_partial { "reloaded only in part" } else { "not reloaded" };
+                let event = Event::new(Kind::ReloadFailed);
+                event.say(format_args!("{} was {how}: {failure}", path.display()));
+            }
+        }
+        tell_service_manager(NotifyState::Ready);
+        outcome.map_err(|problem| problem.failure)
+    }
+
+    fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
+        let Read { config, server, warnings } = read_again(path, &self.args, &self.fixed)?;
+        let log = self.args.log.or(config.log);
+        let mut groups = current.limit_groups.clone();
+        groups.extend(config.limit_groups);
+        let plan = Plan::of(current, config.exports, &groups);
+        let (opened, later) = self.open_new(&plan)?;
+        // From here on the configuration holds.
+        let mut served = plan.kept.clone();
+        let mut errors = self.change(&mut served, &opened, &plan.limited, &groups, server)?;
+        for spec in later {
+            let Err(failure) = self.add(&mut served, &spec, &groups, &mut errors) else { continue };
+            let name = &spec.name;
+            // Its clients are disconnected, but can come back.
+            let former = current.exports.iter().find(|former| former.name == *name);
+            let is_back = former
+                .is_some_and(|former| self.add(&mut served, former, &groups, &mut errors).is_ok());
+            let end = if is_back { "it is served as before" } else { "it is not served" };
+            errors.push(format!("exports.{}: {failure}; {end}", printable(name)));
+        }
+        (current.exports, current.limit_groups) = (served, groups);
+        log.apply(self.args.lifetime.run.is_some());
+        if errors.is_empty() {
+            return Ok(plan.outcome(warnings));
+        }
+        Err(Problem { is_partial: true, failure: Failure::failed(errors.join("; ")) })
+    }
+
+    /// Opens an export after others have left, and serves it too.
+    fn add(
+        &self,
+        served: &mut Vec<Arc<ExportSpec>>,
+        spec: &Arc<ExportSpec>,
+        groups: &BTreeMap<String, RateLimits>,
+        errors: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        let opened = [(Arc::clone(spec), self.open(spec)?)];
+        errors.extend(self.change(served, &opened, &BTreeSet::new(), groups, Server::new())?);
+        Ok(())
+    }
+
+    /// Opens new exports while all others are served. Those that need a file or a socket of an
+    /// export that leaves follow later.
+    fn open_new(&self, plan: &Plan) -> Result<(Vec<Opened>, Vec<Arc<ExportSpec>>), Failure> {
+        let mut opened = Vec::new();
+        let mut later = plan.replaced.clone();
+        for spec in &plan.added {
+            if plan.leaving.iter().any(|one| has_socket_of(spec, one)) {
+                later.push(Arc::clone(spec));
+                continue;
+            }
+            match self.open(spec) {
+                Ok(volume) => opened.push((Arc::clone(spec), volume)),
+                Err(failure) if failure.exit == Exit::Busy && !plan.leaving.is_empty() => {
+                    later.push(Arc::clone(spec));
+                }
+                Err(failure) => {
+                    return Err(failure.at(format!("exports.{}", printable(&spec.name))));
+                }
+            }
+        }
+        Ok((opened, later))
+    }
+
+    /// Opens a new export. Nobody can be asked for its passphrase.
+    fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
+        let fixed = &self.fixed;
+        open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed)
+    }
+
+    /// Serves these exports and those that were opened, and no others; returns errors of those that
+    /// have left.
+    fn change(
+        &self,
+        served: &mut Vec<Arc<ExportSpec>>,
+        opened: &[Opened],
+        limited: &BTreeSet<String>,
+        groups: &BTreeMap<String, RateLimits>,
+        mut server: Server,
+    ) -> Result<Vec<String>, Failure> {
+        let mut limited = limited.clone();
+        let mut after = served.clone();
+        let paths = opened.iter().flat_map(|(spec, _)| spec.volume.paths());
+        let mut in_use = InUse::of_paths(paths);
+        for (spec, volume) in opened {
+            server = with_disk(with_export(server, spec, volume), spec)?;
+            in_use.add_volume(volume);
+            limited.insert(spec.name.clone());
+            after.push(Arc::clone(spec));
+        }
+        // The default export is the first one.
+        after.sort_by(|one, other| one.name.cmp(&other.name));
+        server = with_limits(server, &after, groups, |spec| limited.contains(&spec.name));
+        let order: Vec<String> = after.iter().flat_map(|spec| spec.names().cloned()).collect();
+        let errors = self.live.change(&order, server.protect(in_use))?;
+        for (spec, volume) in opened {
+            let tls = &self.fixed.tls;
+            announcement(spec, volume, &self.servers, tls).iter().for_each(|line| say(line));
+        }
+        *served = after;
+        Ok(errors.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// The difference of two configurations.
+struct Plan {
+    /// Served as before, perhaps with other limits.
+    kept: Vec<Arc<ExportSpec>>,
+    added: Vec<Arc<ExportSpec>>,
+    replaced: Vec<Arc<ExportSpec>>,
+    /// Exports as they were, which are closed.
+    leaving: Vec<Arc<ExportSpec>>,
+    /// Those of `kept` with other limits.
+    limited: BTreeSet<String>,
+}
+
+impl Plan {
+    fn of(
+        current: &Current,
+        exports: Vec<ExportSpec>,
+        groups: &BTreeMap<String, RateLimits>,
+    ) -> Self {
+        let [mut kept, mut added, mut replaced] = [const { Vec::new() }; 3];
+        let mut limited = BTreeSet::new();
+        for spec in exports.into_iter().map(Arc::new) {
+            match current.exports.iter().find(|former| former.name == spec.name) {
+                None => added.push(spec),
+                Some(former) if !former.is_like(&spec) => replaced.push(spec),
+                Some(former) => {
+                    let limits = |spec: &ExportSpec, groups: &BTreeMap<_, _>| match &spec.rate {
+                        RateSpec::Group(group) => groups.get(group).copied(),
+                        RateSpec::None | RateSpec::Own(_) => None,
+                    };
+                    let is_limited = former.rate != spec.rate
+                        || limits(former, &current.limit_groups) != limits(&spec, groups);
+                    limited.extend(is_limited.then(|| spec.name.clone()));
+                    kept.push(spec);
+                }
+            }
+        }
+        let stays = |one: &&Arc<ExportSpec>| kept.iter().any(|spec| spec.name == one.name);
+        let leaving = current.exports.iter().filter(|one| !stays(one)).cloned().collect();
+        Self { kept, added, replaced, leaving, limited }
+    }
+
+    fn outcome(self, warnings: Vec<String>) -> Reloaded {
+        let names = |specs: &[Arc<ExportSpec>]| specs.iter().map(|one| one.name.clone()).collect();
+        let replaced: Vec<String> = names(&self.replaced);
+        let removed = self.leaving.iter().filter(|one| !replaced.contains(&one.name));
+        let mut outcome = Reloaded::default();
+        outcome.added = names(&self.added);
+        outcome.removed = removed.map(|one| one.name.clone()).collect();
+        outcome.replaced = replaced;
+        outcome.limited = self.limited.into_iter().collect();
+        outcome.warnings = warnings;
+        outcome
+    }
+}
+
+/// Whether an export needs the socket of a virtual machine that another one has.
+fn has_socket_of(spec: &ExportSpec, other: &ExportSpec) -> bool {
+    let path = |spec: &ExportSpec| match spec.disk.as_ref().map(|disk| &disk.socket) {
+        Some(DiskSocket::Path(path)) => Some(path.clone()),
+        Some(DiskSocket::Inherited(..)) | None => None,
+    };
+    path(spec).is_some_and(|wanted| path(other) == Some(wanted))
+}
+
+/// One line for a reload, and one for each warning.
+fn log(path: &Path, reloaded: &Reloaded) {
+    let place = path.display();
+    for warning in &reloaded.warnings {
+        Event::new(Kind::Warning).say(format_args!("{place}: {warning}"));
+    }
+    let lists = [
+        ("added", &reloaded.added),
+        ("removed", &reloaded.removed),
+        ("replaced", &reloaded.replaced),
+        ("limited", &reloaded.limited),
+    ];
+    let part = |(what, names): &(&str, &Vec<String>)| {
+        let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+    };
+    let parts: Vec<String> = lists.iter().filter_map(part).collect();
+    let what = if parts.is_empty() { "no export has changed".into() } else { parts.join("; ") };
+    let fields = lists.map(|(name, names)| (name, Value::List(names)));
+    Event::new(Kind::Reloaded).fields(&fields).say(format_args!("{place} was reloaded: {what}"));
+}

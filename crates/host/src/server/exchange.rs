@@ -1,0 +1,256 @@
+//! Exports that come and go while a server runs.
+//!
+//! ```text
+//! another thread ── Exchange ──> the serving thread: new list, sockets of disks
+//!                                removed exports ──> Leaving: no more requests are received
+//!                                  answered all ──> flushed on a thread ──> closed ──> Outcome
+//! ```
+//! New clients see the new list at once. A connection to a removed export answers the requests that
+//! it has received, as at the end of the server, and then ends. Others are not touched.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::devices::{DeviceDoor, DeviceOptions};
+use super::exports::{Catalogue, ServedExport, distinct};
+use super::handshake::ServerTls;
+use super::threads::{Ends, Threads};
+use super::{Server, flush_all};
+use crate::Error;
+use crate::volume::Volume;
+
+/// A change of the exports.
+pub struct Exchange {
+    /// The names of all exports, in the order for clients. Exports without a name here leave.
+    pub order: Vec<String>,
+    /// New exports.
+    pub added: Vec<ServedExport>,
+    /// Sockets of virtual machines for new exports, by the export's name.
+    pub disks: Vec<(PathBuf, String, DeviceOptions)>,
+    /// TLS for new connections; `None` leaves it as it is.
+    pub tls: Option<ServerTls>,
+}
+
+/// A running server, for other threads.
+#[derive(Clone)]
+pub struct Remote {
+    calls: Sender<Call>,
+    ends: Ends,
+}
+
+/// A call on the serving thread.
+pub(super) type Call = Box<dyn FnOnce(&mut Server) + Send>;
+
+/// The end of removed exports.
+pub struct Outcome(Receiver<Result<(), Error>>);
+
+impl Outcome {
+    /// Waits until they are drained, flushed and closed. `None`: the server ended before, which
+    /// flushes them too.
+    ///
+    /// # Errors
+    /// A volume cannot be flushed: acknowledged writes may be lost.
+    #[must_use]
+    pub fn wait(self) -> Option<Result<(), Error>> {
+        self.0.recv().ok()
+    }
+}
+
+impl Remote {
+    pub(super) fn new(ends: Ends) -> (Self, Receiver<Call>) {
+        let (calls, receiver) = mpsc::channel();
+        (Self { calls, ends }, receiver)
+    }
+
+    /// Changes the exports, and returns when new clients see the change. `None`: the server has
+    /// ended.
+    ///
+    /// # Errors
+    /// A name is invalid or used twice, or a socket cannot be created. Nothing is changed then.
+    #[must_use]
+    pub fn exchange(&self, exchange: Exchange) -> Option<Result<Outcome, Error>> {
+        let (reply, replies) = mpsc::channel();
+        let call = move |server: &mut Server| {
+            let _ = reply.send(server.exchange(exchange));
+        };
+        self.calls.send(Box::new(call)).ok()?;
+        self.ends.signal();
+        replies.recv().ok()
+    }
+}
+
+/// Exports that leave, with their sockets of virtual machines.
+pub(super) struct Leaving {
+    exports: Vec<Arc<ServedExport>>,
+    pub(super) doors: Vec<DeviceDoor>,
+    deadline: Instant,
+    /// The time is up: connections were cut.
+    is_cut: bool,
+    flush: Flush,
+    outcome: Sender<Result<(), Error>>,
+}
+
+/// The thread that flushes.
+struct Flush {
+    /// Sent when the connections have ended. Without it the thread ends, and flushes nothing.
+    drained: Option<Sender<()>>,
+    has_ended: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), Error>>,
+}
+
+impl Flush {
+    fn start(volumes: Vec<Arc<Volume>>, ends: Ends) -> Result<Self, Error> {
+        let (drained, is_drained) = mpsc::channel();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let end = End { has_ended: Arc::clone(&has_ended), ends };
+        let flush = move || {
+            let _end = end;
+            // As at the end of the server: a remote server without a sign of life counts as away.
+            let asked: Vec<_> = volumes.iter().flat_map(|volume| volume.stop()).collect();
+            asked.into_iter().for_each(|asked| drop(asked.answer()));
+            match is_drained.recv() {
+                Ok(()) => flush_all(&volumes),
+                Err(_) => Ok(()),
+            }
+        };
+        let thread = std::thread::Builder::new().name("flush".into()).spawn(flush);
+        let thread = thread.map_err(|error| Error::io("thread".as_ref(), "start", error))?;
+        Ok(Self { drained: Some(drained), has_ended, thread })
+    }
+}
+
+/// Wakes the serving thread at the end of a thread.
+struct End {
+    has_ended: Arc<AtomicBool>,
+    ends: Ends,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.ends.signal();
+    }
+}
+
+impl Leaving {
+    /// Whether a connection belongs to these exports.
+    fn has(&self, of: usize) -> bool {
+        self.exports.iter().any(|export| number(export) == of)
+    }
+
+    /// The end of the drain, while it goes on.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (!self.is_cut && self.flush.drained.is_some()).then_some(self.deadline)
+    }
+
+    /// Continues; returns whether the exports are closed but for their last reference.
+    fn go_on(&mut self, now: Instant, connections: &Threads) -> bool {
+        self.doors.iter_mut().for_each(|door| door.front_end.join_ended());
+        let is_served = connections.any(|of| self.has(of))
+            || self.doors.iter().any(|door| door.front_end.len() > 0);
+        if is_served && now >= self.deadline && !self.is_cut {
+            self.is_cut = true;
+            connections.shut_down(|of| self.has(of));
+            self.doors.iter().for_each(|door| door.front_end.shut_down(|_| true));
+        }
+        if !is_served && let Some(drained) = self.flush.drained.take() {
+            let _ = drained.send(());
+        }
+        self.flush.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Closes the exports, and reports it.
+    fn end(self) {
+        let Self { exports, doors, flush, outcome, .. } = self;
+        let flushed = flush.thread.join().unwrap_or_else(|_| {
+            Err(Error::volume("flush".as_ref(), "a defect has ended the thread"))
+        });
+        drop((exports, doors));
+        let _ = outcome.send(flushed);
+    }
+
+    /// At the end of the server: the volumes that it must flush itself.
+    pub(super) fn abandon(self) -> Vec<Arc<Volume>> {
+        let Self { exports, mut flush, .. } = self;
+        flush.drained = None;
+        let _ = flush.thread.join();
+        distinct(&exports)
+    }
+
+    /// Lets bios start without tokens.
+    pub(super) fn lift(&self) {
+        self.exports.iter().filter_map(|one| one.throttle.as_ref()).for_each(|one| one.lift());
+    }
+}
+
+/// A number of an export for its threads, unique while the export is kept.
+pub(super) fn number(export: &Arc<ServedExport>) -> usize {
+    Arc::as_ptr(export) as usize
+}
+
+impl Server {
+    /// The server for other threads.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        self.remote.clone()
+    }
+
+    /// Changes the exports. Fails without a change.
+    fn exchange(&mut self, exchange: Exchange) -> Result<Outcome, Error> {
+        let Exchange { order, added, disks, tls } = exchange;
+        let catalogue = self.catalogue.changed(&order, added)?;
+        let doors = disks.iter().map(|(path, name, options)| {
+            let missing = || Error::volume(path, "its export is not served");
+            let export = catalogue.find(name).ok_or_else(missing)?;
+            let access = &self.shared.options.socket_access;
+            DeviceDoor::open(path, access, export, options, self.ends.clone())
+        });
+        let doors = doors.collect::<Result<Vec<_>, _>>()?;
+        let outcome = self.remove_all_but(&catalogue)?;
+        self.catalogue = catalogue;
+        self.devices.extend(doors);
+        if let Some(tls) = tls {
+            self.tls = Some(tls);
+        }
+        Ok(outcome)
+    }
+
+    /// Begins the end of the exports that are in no list any more.
+    fn remove_all_but(&mut self, kept: &Catalogue) -> Result<Outcome, Error> {
+        let (sender, outcome) = mpsc::channel();
+        let gone = self.catalogue.served.iter().filter(|one| !kept.has(one));
+        let exports: Vec<_> = gone.cloned().collect();
+        if exports.is_empty() {
+            let _ = sender.send(Ok(()));
+            return Ok(Outcome(outcome));
+        }
+        let stays =
+            |volume: &Arc<Volume>| kept.served.iter().any(|one| Arc::ptr_eq(&one.volume, volume));
+        let volumes = distinct(&exports).into_iter().filter(|volume| !stays(volume)).collect();
+        let flush = Flush::start(volumes, self.ends.clone())?;
+        let is_gone = |door: &mut DeviceDoor| exports.iter().any(|one| number(one) == door.export);
+        let doors: Vec<_> = self.devices.extract_if(.., is_gone).collect();
+        let deadline = Instant::now() + self.shared.options.drain_timeout;
+        let leaving = Leaving { exports, doors, deadline, is_cut: false, flush, outcome: sender };
+        leaving.lift();
+        self.connections.stop_receiving(|of| leaving.has(of));
+        leaving.doors.iter().for_each(|door| door.front_end.stop_receiving(|_| true));
+        self.leaving.push(leaving);
+        Ok(Outcome(outcome))
+    }
+
+    /// Runs the calls of other threads, and continues the end of removed exports.
+    pub(super) fn go_on_with_exchanges(&mut self) {
+        while let Ok(call) = self.calls.try_recv() {
+            call(self);
+        }
+        let now = Instant::now();
+        let connections = &self.connections;
+        let ended = self.leaving.extract_if(.., |leaving| leaving.go_on(now, connections));
+        ended.collect::<Vec<_>>().into_iter().for_each(Leaving::end);
+    }
+}
