@@ -8,10 +8,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, ExitStatus, Stdio};
 
-use lab::{Lab, PASSPHRASE, SMALL};
+use lab::{Lab, PASSPHRASE, SMALL, noise};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;
-use rustix::termios::{LocalModes, tcgetattr};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// A command whose standard input and standard error are a terminal.
 struct Session {
@@ -23,6 +24,15 @@ struct Session {
 
 impl Session {
     fn start(lab: &Lab, words: &[&str]) -> Self {
+        Self::with(lab, words, false)
+    }
+
+    /// With standard output at the terminal too, which has 24 lines of 80 characters.
+    fn full(lab: &Lab, words: &[&str]) -> Self {
+        Self::with(lab, words, true)
+    }
+
+    fn with(lab: &Lab, words: &[&str], has_stdout: bool) -> Self {
         let controller = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&controller).unwrap();
         rustix::pty::unlockpt(&controller).unwrap();
@@ -32,8 +42,25 @@ impl Session {
         let mut command = lab.blockyard(words);
         command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap());
         command.stdout(Stdio::null());
+        if has_stdout {
+            command.stdout(terminal.try_clone().unwrap());
+        }
+        Self::resized(&terminal, 80, 24).unwrap();
         let child = command.spawn().unwrap();
         Self { child, person: controller.into(), terminal, screen: String::new() }
+    }
+
+    fn resized(terminal: &File, columns: u16, rows: u16) -> rustix::io::Result<()> {
+        tcsetwinsize(
+            terminal,
+            Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 },
+        )
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        Self::resized(&self.terminal, columns, rows).unwrap();
+        // The terminal is not the controlling one of the command, which the kernel would tell.
+        kill_process(Pid::from_child(&self.child), Signal::WINCH).unwrap();
     }
 
     /// Reads the screen until a text appears on it.
@@ -211,4 +238,66 @@ fn bytes_are_not_dumped_onto_a_terminal() {
     let (status, screen) = session.end();
     assert_eq!(status.code(), Some(1), "{screen}");
     assert!(screen.contains("standard input is a terminal"), "{screen}");
+}
+
+/// A server of this number of raw images.
+fn many_exports(lab: &Lab, count: usize) -> lab::Server {
+    lab.write("key", noise(64, 1));
+    let export = |number: usize| {
+        lab.write(&format!("v{number:02}"), vec![0; 1 << 20]);
+        format!(
+            "[exports.disk{number:02}]\nvolume = 'v{number:02}'\ntype = 'plain'\n\
+             cipher = 'aes-xts-plain64'\nkey_size = 512\nkey_file = 'key'\n"
+        )
+    };
+    let exports: String = (0..count).map(export).collect();
+    lab.write("c.toml", format!("socket = 's'\ncontrol = 'c'\n{exports}"));
+    lab::Server::start(lab.blockyard(&["serve", "--config", "c.toml"]))
+}
+
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+#[test]
+fn top_of_thirty_exports_scrolls_sorts_and_leaves_the_terminal_as_it_was() {
+    let lab = Lab::new();
+    let server = many_exports(&lab, 30);
+    let mut top = Session::full(&lab, &["top", "c"]);
+    top.expect("30 exports, ");
+    top.expect("sort: ");
+    let last = top.screen.rsplit("\x1b[H").next().unwrap().to_owned();
+    assert!(last.contains("disk20") && !last.contains("disk21"), "{last}");
+    assert_eq!(last.matches("\r\n").count(), 23, "{last}");
+    top.type_in("\x1b[F");
+    top.expect("> disk29");
+    top.type_in("kk");
+    top.expect("> disk27");
+    top.type_in("w");
+    top.expect("by write");
+    top.type_in("n\x1b[H\r");
+    top.expect("export \"disk00\"");
+    top.type_in("\x1b");
+    top.expect("> disk00");
+    // A smaller terminal has fewer rows, at once.
+    top.resize(40, 6);
+    top.expect("> disk00");
+    let last = top.screen.rsplit("\x1b[H").next().unwrap().to_owned();
+    assert!(last.matches("\r\n").count() <= 5 && !last.contains("disk03"), "{last}");
+    top.type_in("q");
+    let (status, screen) = top.end();
+    assert!(status.success() && screen.contains(LEAVE), "{screen}");
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut top = Session::full(&lab, &["top", "c"]);
+        top.expect("\x1b[?1049h");
+        kill_process(Pid::from_child(&top.child), signal).unwrap();
+        let (status, screen) = top.end();
+        assert!(status.success() && screen.contains(LEAVE), "{screen}");
+    }
+    // An error is shown behind the screen.
+    let mut top = Session::full(&lab, &["top", "c"]);
+    top.expect("30 exports, ");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let (status, screen) = top.end();
+    assert!(!status.success());
+    let behind = screen.rsplit(LEAVE).next().unwrap();
+    assert!(behind.contains("error: c: "), "{screen}");
 }

@@ -1,11 +1,11 @@
 //! `blockyard top`: shows a server's activity once a second, over its control socket.
 //!
-//! Each frame is the difference of two statuses. On a terminal it is drawn on the alternate screen,
-//! which is left at any end of the command; elsewhere frames follow each other, or are lines of
-//! JSON.
+//! Each frame is the difference of two statuses. On a terminal it is drawn on the alternate screen
+//! (`screen`), as a table of all exports or the details of one (`view`); elsewhere frames follow
+//! each other, or are lines of JSON.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use blockyard::status::{
     Activity, KindRequests, Loss, RefusedWrite, Shares, State, Threads, VolumeStatus,
 };
 use blockyard::{Control, RequestKind, Stage, Status, StopSignal};
+use blockyard_host::process::CollectedSignal;
 use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
@@ -21,23 +22,24 @@ use serde::Serialize;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::json::{Members, line};
-use crate::output::{print, print_on};
+use crate::output::print_on;
 use crate::size::{human_count, human_size, human_time};
 use crate::stages::verdict;
 
-/// Alternate screen, cursor hidden (xterm's control sequences 1049 and 25).
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Moves to the first line; each line and the screen after the last are then cleared.
-const HOME: &str = "\x1b[H";
-const WIPE_LINE: &str = "\x1b[K\n";
-const WIPE_BELOW: &str = "\x1b[J";
+mod screen;
+mod view;
+
+use screen::Screen;
+use view::View;
+
 /// Columns of a full bar.
 const BAR_COLUMNS: f64 = 40.0;
 
 /// Show the activity of a server: rates, depth, time by stage, the limit
 ///
-/// The server must run with `serve --control SOCKET`. Ctrl-C ends the command.
+/// The server must run with `serve --control SOCKET`. On a terminal, several exports are a table:
+/// arrows, Page Up, Page Down, Home, End, j and k select an export, Enter shows its details, the
+/// keys n, r, w and l sort by name, read, write and latency, and q or Ctrl-C ends the command.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct TopArgs {
@@ -66,23 +68,75 @@ pub(crate) struct TopArgs {
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
     let stop = StopSignal::install().map_err(failed)?;
-    let mut before = snapshot(args)?;
-    let is_screen = !args.json && !args.once && std::io::stdout().is_terminal();
-    let _screen = is_screen.then(Screen::enter);
+    let before = snapshot(args)?;
+    if !args.json && !args.once && std::io::stdout().is_terminal() {
+        let sizes = CollectedSignal::window_size().map_err(failed)?;
+        return run_on_screen(args, &stop, &sizes, before);
+    }
+    let mut before = before;
     loop {
-        if is_stopped(&stop, Duration::from_secs(args.interval.into())) {
+        let deadline = Instant::now() + args.interval();
+        if matches!(next_event(&stop, deadline, None), Event::Signal) {
             return Ok(());
         }
         let now = snapshot(args)?;
-        let is_read = match (args.json, is_screen) {
-            (true, _) => print_on(&line(&FrameReport::of(&now, &before)))?,
-            (false, false) => print_on(&(frame(&now, &before) + "\n"))?,
-            (false, true) => print_on(&drawn(&frame(&now, &before)))?,
+        let is_read = if args.json {
+            print_on(&line(&FrameReport::of(&now, &before)))?
+        } else {
+            print_on(&(frame(&now, &before) + "\n"))?
         };
         if args.once || !is_read {
             return Ok(());
         }
         before = now;
+    }
+}
+
+/// Shows frames until a signal or the key that quits. Keys act on the last frame at once.
+fn run_on_screen(
+    args: &TopArgs,
+    stop: &StopSignal,
+    sizes: &CollectedSignal,
+    first: Snapshot,
+) -> Result<(), Failure> {
+    let screen = Screen::enter();
+    let mut view = View::new();
+    let mut before = first;
+    // Until the first interval has passed there is nothing to show.
+    let mut now = None;
+    let mut deadline = Instant::now() + args.interval();
+    loop {
+        match next_event(stop, deadline, Some((&screen, sizes))) {
+            Event::Signal => return Ok(()),
+            Event::Size => sizes.take(),
+            Event::Time => {
+                deadline = Instant::now() + args.interval();
+                if let Some(now) = now.replace(snapshot(args)?) {
+                    before = now;
+                }
+            }
+            Event::Key => {
+                // Without its terminal the command ends.
+                let Some(keys) = screen.keys() else { return Ok(()) };
+                let last = now.as_ref().unwrap_or(&before);
+                let quits = |key| view.on_key(key, (last, &before), screen.size());
+                if keys.into_iter().any(quits) {
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(now) = &now {
+            let size = screen.size();
+            if !print_on(&screen::drawn(&view.lines(now, &before, size), size))? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl TopArgs {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval.into())
     }
 }
 
@@ -97,42 +151,40 @@ fn snapshot(args: &TopArgs) -> Result<Snapshot, Failure> {
     Ok(Snapshot { status, at: Instant::now() })
 }
 
-/// Waits; true if a signal came first.
-fn is_stopped(stop: &StopSignal, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
+/// What has ended a wait.
+enum Event {
+    Time,
+    Signal,
+    Key,
+    Size,
+}
+
+/// Waits for the time, a signal, a key, or another size of the terminal.
+fn next_event(
+    stop: &StopSignal,
+    deadline: Instant,
+    screen: Option<(&Screen, &CollectedSignal)>,
+) -> Event {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let mut fds = [PollFd::new(stop, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        fds.extend(screen.map(|(_, size)| PollFd::new(size, PollFlags::IN)));
+        let input = screen.and_then(|(screen, _)| screen.input());
+        fds.extend(input.map(|input| PollFd::from_borrowed_fd(input, PollFlags::IN)));
         match rustix::event::poll(&mut fds, Some(&left)) {
-            Ok(ready) => return ready > 0,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return true,
+            Ok(0) => return Event::Time,
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return Event::Signal,
         }
+        let is_ready = |place: usize| fds.get(place).is_some_and(|fd| !fd.revents().is_empty());
+        return match (is_ready(0), is_ready(1)) {
+            (true, _) => Event::Signal,
+            (false, true) => Event::Size,
+            (false, false) => Event::Key,
+        };
     }
-}
-
-/// The alternate screen, until it is dropped.
-struct Screen;
-
-impl Screen {
-    fn enter() -> Self {
-        let _ = print(ENTER);
-        Self
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let mut stdout = std::io::stdout();
-        let _ = stdout.write_all(LEAVE.as_bytes()).and_then(|()| stdout.flush());
-    }
-}
-
-/// A frame drawn over the last one.
-fn drawn(frame: &str) -> String {
-    let lines: String = frame.lines().map(|line| format!("{line}{WIPE_LINE}")).collect();
-    format!("{HOME}{lines}{WIPE_BELOW}")
 }
 
 /// Growth of a counter per second.
@@ -321,10 +373,5 @@ mod tests {
         let json = serde_json::to_value(FrameReport::of(&now, &before)).unwrap();
         assert_eq!(json["devices"][0]["read"]["bytes_per_s"], 8_388_608.0);
         assert_eq!(json["devices"][0]["limit"]["party"], "the device");
-    }
-
-    #[test]
-    fn drawn_frame_wipes_what_was_longer() {
-        assert_eq!(drawn("a\nb\n"), "\u{1b}[Ha\u{1b}[K\nb\u{1b}[K\n\u{1b}[J");
     }
 }
