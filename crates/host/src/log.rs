@@ -105,7 +105,7 @@ kinds! {
     FlushFailed = "flush-failed", Error;
     /// A path of a multipath device has failed.
     PathLost = "path-lost", Warning;
-    /// The state of a connection to a remote NBD server.
+    /// The state of a connection to a remote NBD server or a cluster.
     Remote = "remote", Warning;
     /// A request is with a device for long, or a request took longer than `--slow-request`.
     SlowRequest = "slow-request", Warning;

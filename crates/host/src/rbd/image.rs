@@ -177,7 +177,7 @@ impl Image {
         if self.name.breaks_lock
             && let Ok(owner) = self.owner()
         {
-            log::say(format_args!("{}: fences {owner}, the owner of the lock", self.name));
+            self.say_once(&format!("fences {owner}, the owner of the lock"));
             self.fence(&owner).map_err(|error| self.lock_problem(&error))?;
         }
         let Err(error) = self.acquire() else { return Ok(()) };
@@ -303,7 +303,7 @@ impl Image {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != what {
             what.clone_into(&mut said);
-            log::say(format_args!("{}: {what}", self.name));
+            log::Event::new(log::Kind::Remote).say(format_args!("{}: {what}", self.name));
         }
     }
 }
