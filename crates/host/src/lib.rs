@@ -7,6 +7,7 @@
 
 mod access;
 mod backend;
+pub mod broker;
 pub mod calls;
 pub mod canary;
 mod completions;
@@ -37,6 +38,7 @@ pub mod rbd;
 pub mod recording;
 pub mod remote;
 mod ring;
+pub mod sandbox;
 pub mod server;
 pub mod stages;
 mod submitter;

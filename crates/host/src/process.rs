@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -15,6 +15,7 @@ use rustix::process::{
 };
 
 use crate::poll;
+use crate::threads::signal_of_sandbox;
 
 /// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
 /// memory, turns SIGXFSZ into the write error `EFBIG`, and keeps open descriptors from programs
@@ -99,22 +100,44 @@ pub struct Worker {
 /// The process has other threads already, which the worker would lack, or the system has no more
 /// processes.
 pub fn fork_to_background() -> io::Result<Forked> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("the process has several threads already"));
-    }
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // SAFETY: this is the only thread, as was checked, so that no lock is held by another one.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
+    match fork_alone()? {
+        None => {
             set_parent_process_death_signal(Some(Signal::TERM))?;
             Ok(Forked::Worker(Worker { ready: writer }))
         }
-        pid => {
-            let pid = Pid::from_raw(pid).expect("fork returned a process");
-            Ok(Forked::Waiter(Waiter { pid, ready: reader }))
+        Some(pid) => Ok(Forked::Waiter(Waiter { pid, ready: reader })),
+    }
+}
+
+/// Forks a process with one thread; returns the new process, and `None` in it.
+pub(crate) fn fork_alone() -> io::Result<Option<Pid>> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has several threads already"));
+    }
+    // SAFETY: this is the only thread, as was checked, so that no lock is held by another one.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(Pid::from_raw(pid)),
+    }
+}
+
+/// Closes all descriptors of a forked process but the standard ones and one more.
+pub(crate) fn close_all_but(kept: &OwnedFd) {
+    let kept = kept.as_raw_fd().cast_unsigned();
+    for (first, last) in [(3, kept - 1), (kept + 1, libc::c_uint::MAX)] {
+        if first <= last {
+            // SAFETY: the process has just been forked, and uses none of them.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }
+}
+
+/// Ends a forked process, without the steps at the end of the one that it was forked from.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: the call runs no code of this process.
+    unsafe { libc::_exit(code) }
 }
 
 impl Waiter {
@@ -196,7 +219,7 @@ fn protect(memory: &[u8]) {
 }
 
 /// Blocks every signal in this thread, because another thread waits for stops; needed for threads
-/// started before [`StopSignal::install`].
+/// started before [`StopSignal::install`]. The signal of the sandbox is for all threads.
 pub fn leave_signals_to_others() {
     // SAFETY: the set is initialised by sigfillset before use; blocking touches no memory of ours.
     unsafe {
@@ -204,6 +227,7 @@ pub fn leave_signals_to_others() {
         libc::sigfillset(&raw mut set);
         libc::sigdelset(&raw mut set, libc::SIGBUS);
         libc::sigdelset(&raw mut set, libc::SIGSEGV);
+        libc::sigdelset(&raw mut set, signal_of_sandbox());
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }
@@ -455,8 +479,6 @@ impl AsFd for StopSignal {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use rustix::io::FdFlags;
 
     use super::*;

@@ -9,19 +9,66 @@
 //! then enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel never lifts a restriction,
 //! and client data cannot influence them. If the kernel has restrictions, every ring has them:
 //! without them the ring is not used, and plain calls replace it.
-//! ring is without: one that cannot be restricted is refused, and plain calls do its work.
+//!
+//! Under the sandbox no thread creates a ring: an attacker's would not be restricted, and seccomp
+//! does not see its operations. So rings are made before ([`reserve`]), and are used again.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use blockyard_engine::slab::Slab;
 use io_uring::register::Restriction;
 use io_uring::{Builder, IoUring, opcode, squeue, types};
+use rustix::process::{Resource, getrlimit};
 
 use crate::file_op::{FileOp, FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, behind_end};
 
 /// Submission entries, and half of the completion entries.
 const ENTRIES_MIN: u32 = 128;
+
+/// Descriptors of which none is for a ring in reserve: with so few, clients come first.
+const RESERVE_ABOVE: u64 = 256;
+/// Of those above, one in this number may be: with the usual limit of 1024, rings for 64
+/// connections and for the 64 queues of a virtual machine's disk.
+const RESERVE_SHARE: u64 = 6;
+
+/// Enabled rings without files, after [`reserve`].
+static RESERVE: Mutex<Option<Vec<Spare>>> = Mutex::new(None);
+
+/// A ring in reserve.
+struct Spare {
+    ring: IoUring,
+    is_restricted: bool,
+}
+
+fn spare_rings() -> MutexGuard<'static, Option<Vec<Spare>>> {
+    RESERVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the last rings of this process, as many as are used at a time. If the system has fewer,
+/// plain calls do the work of the others.
+pub(crate) fn reserve(count: usize) {
+    let _ = ring_kind();
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let spare = descriptors.saturating_sub(RESERVE_ABOVE) / RESERVE_SHARE;
+    let count = count.min(usize::try_from(spare).unwrap_or(usize::MAX));
+    let made = (0..count).map_while(|_| Spare::new(ENTRIES_MIN).ok());
+    *spare_rings() = Some(made.collect());
+}
+
+impl Spare {
+    fn new(entries: u32) -> io::Result<Self> {
+        let usual: Builder = IoUring::builder();
+        // Linux 5.19; the alternative is for older kernels. No single issuer: a client may go from
+        // one thread to another.
+        let ring = restricted(usual.clone().setup_coop_taskrun(), entries)
+            .or_else(|_| restricted(&usual, entries));
+        let (ring, is_restricted) = or_unrestricted(ring, || usual.build(entries))?;
+        Ok(Self { ring, is_restricted })
+    }
+}
 
 /// An operation in flight; the kernel may read `memory` until its completion.
 struct Pending<T: Copy> {
@@ -31,8 +78,10 @@ struct Pending<T: Copy> {
 
 /// A ring and its operations in flight. `T` is the user data of each completion.
 pub(crate) struct Ring<T: Copy> {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
     is_restricted: bool,
+    /// It goes back into the reserve.
+    is_reserved: bool,
     /// Registered files; their index is the ring's number for them.
     files: Vec<RawFd>,
     pending: Slab<Pending<T>>,
@@ -50,20 +99,17 @@ impl<T: Copy> Ring<T> {
     /// # Errors
     /// The system has no rings, or no memory for one.
     pub(crate) fn new(depth: u32, files: Vec<RawFd>) -> io::Result<Self> {
-        let entries = depth.max(ENTRIES_MIN);
-        let usual: Builder = IoUring::builder();
-        // Linux 5.19; the alternative is for older kernels. No single issuer: a client may go from
-        // one thread to another.
-        let ring = restricted(usual.clone().setup_coop_taskrun(), entries)
-            .or_else(|_| restricted(&usual, entries));
-        let (ring, is_restricted) = or_unrestricted(ring, || usual.build(entries))?;
-        if !files.is_empty() {
-            ring.submitter().register_files(&files)?;
+        let (Spare { ring, is_restricted }, is_reserved) = match &mut *spare_rings() {
+            Some(spare) => (spare.pop().ok_or_else(|| io::Error::other("all are in use"))?, true),
+            None => (Spare::new(depth.max(ENTRIES_MIN))?, false),
+        };
+        let ring = ManuallyDrop::new(ring);
+        let pending = Slab::default();
+        let ring = Self { ring, is_restricted, is_reserved, files, pending, spare: Vec::new() };
+        if !ring.files.is_empty() {
+            ring.ring.submitter().register_files(&ring.files)?;
         }
-        if is_restricted {
-            ring.submitter().register_enable_rings()?;
-        }
-        Ok(Self { ring, is_restricted, files, pending: Slab::default(), spare: Vec::new() })
+        Ok(ring)
     }
 
     /// Queues an operation; [`Ring::submit`] starts it.
@@ -155,15 +201,23 @@ impl<T: Copy> Drop for Ring<T> {
         }
         // The kernel ends a ring later; this releases the files and their locks now.
         let _ = self.ring.submitter().unregister_files();
+        // SAFETY: the ring is taken once, and not used afterwards.
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
+        if self.is_reserved
+            && let Some(spare) = &mut *spare_rings()
+        {
+            spare.push(Spare { ring, is_restricted: self.is_restricted });
+        }
     }
 }
 
-/// `IORING_UNREGISTER_FILES` of `linux/io_uring.h`.
+/// `IORING_REGISTER_FILES` and `IORING_UNREGISTER_FILES` of `linux/io_uring.h`.
+const REGISTER_FILES: u8 = 2;
 const UNREGISTER_FILES: u8 = 3;
 /// `IOSQE_FIXED_FILE`.
 const FIXED_FILE: u8 = 1;
 
-/// A disabled ring that is restricted to the operations of [`FileOpKind`] on registered files.
+/// A ring that is restricted to the operations of [`FileOpKind`] on registered files.
 fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
     let ring: IoUring = builder.clone().setup_r_disabled().build(entries)?;
     let operations = [
@@ -176,8 +230,11 @@ fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
     ];
     let mut restrictions: Vec<_> = operations.map(Restriction::sqe_op).into();
     restrictions.push(Restriction::sqe_flags_required(FIXED_FILE));
+    // Files that are open already: this process reads and writes them by plain calls too.
+    restrictions.push(Restriction::register_op(REGISTER_FILES));
     restrictions.push(Restriction::register_op(UNREGISTER_FILES));
     ring.submitter().register_restrictions(&mut restrictions)?;
+    ring.submitter().register_enable_rings()?;
     Ok(ring)
 }
 
@@ -205,14 +262,15 @@ pub enum RingKind {
     Unavailable,
 }
 
-/// Tests the capability with a new ring.
+/// The capability, which is tested once.
 #[must_use]
 pub fn ring_kind() -> RingKind {
-    match Ring::<()>::new(0, Vec::new()) {
+    static KIND: OnceLock<RingKind> = OnceLock::new();
+    *KIND.get_or_init(|| match Spare::new(ENTRIES_MIN) {
         Ok(ring) if ring.is_restricted => RingKind::Restricted,
         Ok(_) => RingKind::Unrestricted,
         Err(_) => RingKind::Unavailable,
-    }
+    })
 }
 
 fn entry<T: Copy>(fd: types::Fixed, pending: &Pending<T>) -> squeue::Entry {
@@ -381,6 +439,46 @@ mod tests {
         assert_eq!((std::fs::read(&path).unwrap(), bytes), (b"precious".into(), [0; 8]));
         let more = ring.ring.submitter().register_files_update(0, &[other.as_raw_fd()]);
         assert_eq!(more.unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+
+    /// The test runs itself again as a child process, because the reserve is that of a process.
+    #[test]
+    fn rings_in_reserve_are_used_again_for_other_files_and_there_are_no_more() {
+        const IS_CHILD: &str = "BLOCKYARD_TEST_RESERVE";
+        let name =
+            "ring::tests::rings_in_reserve_are_used_again_for_other_files_and_there_are_no_more";
+        if std::env::var_os(IS_CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = child.args([name, "--exact"]).env(IS_CHILD, "1").output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            return;
+        }
+        if ring_kind() == RingKind::Unavailable {
+            return;
+        }
+        reserve(2);
+        for content in [b"abcd", b"efgh"] {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(content, 0).unwrap();
+            let fd = file.as_raw_fd();
+            let mut ring = Ring::new(1000, vec![fd]).unwrap();
+            let second = Ring::<()>::new(0, Vec::new()).unwrap();
+            assert!(Ring::<()>::new(0, Vec::new()).is_err(), "a third ring");
+            let mut bytes = [0u8; 4];
+            let op = FileOp { user: (), fd, kind: FileOpKind::Read { offset_bytes: 0 } };
+            // SAFETY: the array outlives the operation, whose end the test awaits.
+            unsafe { ring.push(op, &[iovec(bytes.as_mut_ptr(), 4)]) };
+            let mut answers = Vec::new();
+            while answers.is_empty() {
+                ring.wait();
+                ring.take(&mut answers);
+            }
+            assert_eq!(&bytes, content);
+            let nop = opcode::Nop::new().build();
+            let expected = if ring.is_restricted { -libc::EACCES } else { 0 };
+            assert_eq!(answer_to(&mut ring, &nop), expected);
+            drop((ring, second));
+        }
     }
 
     #[test]

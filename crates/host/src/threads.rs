@@ -35,6 +35,11 @@ pub(crate) fn this_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// The signal by which each thread takes the limits of the sandbox. No thread blocks it.
+pub(crate) fn signal_of_sandbox() -> i32 {
+    libc::SIGRTMIN() + 4
+}
+
 /// Usage of the thread with this number; zero for an ended thread.
 pub(crate) fn of_thread(number: u32) -> Usage {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{number}/{name}"));

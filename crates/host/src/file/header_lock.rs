@@ -20,7 +20,7 @@ use super::sysfs;
 use crate::Error;
 
 /// Folder of cryptsetup's locks of block devices.
-const LOCK_FOLDER: &str = "/run/cryptsetup";
+pub const LOCK_FOLDER: &str = "/run/cryptsetup";
 
 /// A lock on a header; the drop releases it.
 #[derive(Debug)]

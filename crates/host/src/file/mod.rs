@@ -23,7 +23,7 @@ pub mod uncached;
 pub use crate::access::Access;
 pub use exclusive::lock_output;
 pub(crate) use facts::Facts;
-pub use header_lock::HeaderLock;
+pub use header_lock::{HeaderLock, LOCK_FOLDER};
 pub use id::FileId;
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -102,6 +102,14 @@ pub struct DeviceFile {
     /// The latch of its volume.
     durability: Arc<Durability>,
     said: LoggedErrors,
+}
+
+/// What an opened block device is looked up in later: its folders of sysfs, and the file under a
+/// loop device. Empty for a regular file.
+#[must_use]
+pub fn behind(path: &Path) -> Vec<PathBuf> {
+    let device = std::fs::metadata(path).ok().filter(|found| found.file_type().is_block_device());
+    device.map_or_else(Vec::new, |device| sysfs::behind(device.rdev()))
 }
 
 impl DeviceFile {

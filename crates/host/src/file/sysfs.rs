@@ -37,6 +37,15 @@ pub(super) fn under_loop(device: u64) -> Option<Under> {
     })
 }
 
+/// The folders of sysfs that describe a block device, and the file under a loop device.
+pub(super) fn behind(device: u64) -> Vec<PathBuf> {
+    let node = fs::canonicalize(folder(device)).ok();
+    let disk = node.as_ref().filter(|node| node.join("partition").exists());
+    let disk = disk.and_then(|node| node.parent()).map(Path::to_path_buf);
+    let under = under_loop(device).map(|under| under.path);
+    [node, disk, under].into_iter().flatten().collect()
+}
+
 /// The partition of a disk that contains a byte, as a device of its own.
 pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<u64> {
     let entries = fs::read_dir(folder(disk)).ok()?;

@@ -123,6 +123,11 @@ impl NbdDisk {
         self.required_bytes.fetch_max(len_bytes, Ordering::Relaxed);
     }
 
+    /// The export and its server.
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
     /// Name as given.
     pub(super) fn name(&self) -> &str {
         &self.name

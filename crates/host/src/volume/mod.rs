@@ -22,7 +22,8 @@ use blockyard_engine::elevator::none::NONE;
 use rustix::fs::Advice;
 
 use crate::driver::Parts;
-use crate::file::{FileId, extents};
+use crate::file::{BackingKind, FileId, extents};
+use crate::nbd::uri::Uri;
 use crate::write_log::WriteLog;
 
 use control::{Described, Keys};
@@ -120,6 +121,19 @@ impl Volume {
     pub fn file_ids(&self) -> Vec<FileId> {
         let devices = self.parts.backend.devices.iter().filter_map(|device| device.file.id());
         devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id)).collect()
+    }
+
+    /// The servers of its devices.
+    pub fn servers(&self) -> impl Iterator<Item = &Uri> {
+        let files = self.parts.backend.devices.iter().map(|device| &device.file);
+        files.filter_map(|file| file.remote().map(|remote| remote.uri()))
+    }
+
+    /// Whether its connections use rings.
+    #[must_use]
+    pub fn uses_rings(&self) -> bool {
+        let is_in_memory = |kind| matches!(kind, BackingKind::Tmpfs | BackingKind::Remote);
+        self.parts.backend.devices.iter().any(|device| !is_in_memory(device.file.kind()))
     }
 
     /// Prefetches a range into the page cache.
