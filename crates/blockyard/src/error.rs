@@ -1,11 +1,13 @@
 //! Errors of opening and serving volumes.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use crate::format::FormatError;
+use crate::output::{OutputError, OutputProblem};
 
-/// Error of opening or serving a volume. Reads and writes fail with [`std::io::Error`].
+/// Error of opening or serving a volume. Reads and writes fail with [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -38,7 +40,18 @@ pub enum Error {
     },
     /// A file cannot be written, or its content would be destroyed.
     #[error(transparent)]
-    Output(#[from] crate::output::OutputError),
+    Output(#[from] OutputError),
+    /// The sandbox of this process does not permit to write the file.
+    #[error(
+        "{path}: the sandbox of the server does not permit this place; start the server with \
+         --sandbox-allow and the file's folder, or name the folder in `sandbox_allow` of its \
+         configuration",
+        path = .path.display()
+    )]
+    Sandboxed {
+        /// File.
+        path: PathBuf,
+    },
     /// The volume is being recorded already.
     #[error("a recording of the volume is running; end it with `stop_recording`")]
     Recorded,
@@ -48,7 +61,7 @@ pub enum Error {
         /// Trace.
         path: PathBuf,
         /// Error of the system.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A text is not the JSON of a status.
     #[error("this is no status: {0}")]
@@ -97,7 +110,7 @@ pub enum Error {
         /// File.
         path: PathBuf,
         /// Error of the system.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The place of a workload is too small, of another kind, or cannot be opened.
     #[error("{place}: {problem}")]
@@ -118,7 +131,7 @@ pub enum Error {
     },
     /// The writer of [`Volume::copy_out`](crate::Volume::copy_out) has failed.
     #[error("cannot write the plaintext: {0}")]
-    Writer(std::io::Error),
+    Writer(io::Error),
     /// A defect of the library, or a panic in a callback or target of the program.
     #[error("{}", defect(.targets))]
     Defect {
@@ -131,6 +144,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the system has refused a file for lack of permission.
+    pub(crate) fn is_permission(&self) -> bool {
+        let is = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        match self {
+            Self::Host(blockyard_host::Error::Io { source, .. })
+            | Self::File { source, .. }
+            | Self::Trace { source, .. } => is(source),
+            Self::Output(OutputError { problem: OutputProblem::Io(error), .. }) => is(error),
+            _ => false,
+        }
+    }
+
     /// Whether another passphrase may open the volume.
     #[must_use]
     pub fn is_wrong_key(&self) -> bool {
@@ -190,7 +215,7 @@ impl Error {
         Self::Place { place: place.to_string(), problem: problem.into() }
     }
 
-    pub(crate) fn file(path: &Path, source: std::io::Error) -> Self {
+    pub(crate) fn file(path: &Path, source: io::Error) -> Self {
         Self::File { path: path.to_owned(), source }
     }
 }

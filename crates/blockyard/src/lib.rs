@@ -83,6 +83,7 @@ mod place;
 mod rate;
 mod recorder;
 pub mod resize;
+pub mod sandbox;
 mod server;
 pub mod size;
 mod sparse;

@@ -33,6 +33,7 @@ use blockyard_crypt::luks::Header;
 use blockyard_crypt::partition;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::sandbox::hinders_reading;
 use blockyard_host::volume as host;
 use serde::{Deserialize, Serialize};
 
@@ -214,18 +215,31 @@ pub(crate) enum SizeFrom {
 }
 
 impl SizeFrom {
+    /// The files that [`SizeFrom::follow`] opens.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        match self {
+            Self::Header { sizing, .. } => {
+                sizing.header.iter().chain([&sizing.path]).map(PathBuf::as_path).collect()
+            }
+            Self::End { path, .. } => vec![path],
+            Self::Fixed(_) => Vec::new(),
+        }
+    }
+
     /// Extends an open volume to the size that its header and its file have now.
     pub(crate) fn follow(&self, volume: &host::Volume) -> Result<Resized, Error> {
         let (file, len_bytes) = match self {
             Self::Fixed(reason) => return Err(Error::options(Path::new("volume"), *reason)),
             Self::Header { sizing, part_start_bytes, before } => {
                 let file = same_part(&sizing.path, &sizing.place, *part_start_bytes, volume)?;
-                let header = sizing.read_header()?;
+                let header = sizing.read_header().map_err(|error| {
+                    let path = sizing.header_path();
+                    if hinders_reading(path) { other_header(path) } else { error }
+                })?;
                 let is_same = header.uuid() == before.uuid()
                     && header.data_offset_bytes() == before.data_offset_bytes();
                 if !is_same {
-                    let problem = "the header is of another volume now; start the server again";
-                    return Err(Error::options(sizing.header_path(), problem));
+                    return Err(other_header(sizing.header_path()));
                 }
                 let len_bytes = header
                     .data_len_bytes(file.len_bytes())
@@ -244,6 +258,10 @@ impl SizeFrom {
     }
 }
 
+fn other_header(path: &Path) -> Error {
+    Error::options(path, "the header is of another volume now; start the server again")
+}
+
 /// The file of a volume by its name, limited to the present end of the volume's part of it.
 fn same_part(
     path: &Path,
@@ -251,12 +269,15 @@ fn same_part(
     start_bytes: u64,
     volume: &host::Volume,
 ) -> Result<HeaderFile, Error> {
-    let file = HeaderFile::to_read(path, place)?;
+    let replaced =
+        || Error::options(path, "another file has this name now; start the server again");
+    // The sandbox permits the file that had the name.
+    let file = HeaderFile::to_read(path, place)
+        .map_err(|error| if hinders_reading(path) { replaced() } else { error })?;
     // An export or an image is known by its name alone.
     let is_local = !is_remote(path);
     if is_local && volume.file_ids().iter().all(|id| Some(*id) != file.id()) {
-        let problem = "another file has this name now; start the server again";
-        return Err(Error::options(path, problem));
+        return Err(replaced());
     }
     if file.start_bytes() != start_bytes {
         let problem = format!(

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::iter;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::priority::Priority;
@@ -18,6 +19,7 @@ use crate::error::{contained, contained_with, defect};
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
 use crate::resize::{Resized, SizeFrom};
+use crate::sandbox;
 use crate::status::Activity;
 use crate::{Backing, Cursor, Error, Options};
 
@@ -62,7 +64,8 @@ impl Shared {
             if recorder.as_ref().is_some_and(Recorder::has_ended) {
                 *recorder = None;
             }
-            *recorder = Some(Recorder::start(&self.host, export, to, in_use)?);
+            let started = Recorder::start(&self.host, export, to, in_use);
+            *recorder = Some(started.map_err(|error| sandbox::explained(&to.path, error))?);
             Ok(())
         })
     }
@@ -78,6 +81,11 @@ impl Shared {
     /// Follows the header and the file.
     pub(crate) fn resize(&self) -> Result<Resized, Error> {
         contained(|| self.size_from.follow(&self.host))
+    }
+
+    /// The files that are opened again to follow them.
+    pub(crate) fn followed(&self) -> Vec<&Path> {
+        self.size_from.paths()
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
@@ -335,6 +343,12 @@ impl Volume {
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity::estimated(&self.shared.host)
+    }
+
+    /// Whether connections to the volume use rings of the kernel.
+    #[must_use]
+    pub fn uses_rings(&self) -> bool {
+        self.shared.host.uses_rings()
     }
 
     /// Records the I/O of the volume into a trace, with `export` as the name of the volume. The

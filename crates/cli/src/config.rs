@@ -6,6 +6,7 @@
 //! threads = 4                            # cipher workers of each volume
 //! socket_group = "kvm"                   # who may connect: or socket_mode, socket_owner
 //! pid_file = "/run/blockyard/disks.pid"
+//! sandbox = "on"                         # or: require, off; more places: sandbox_allow
 //!
 //! [exports.home]                         # name of the export
 //! volume = "home.img"                    # or: table = "home.table"
@@ -31,7 +32,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +46,7 @@ use serde::Deserialize;
 
 use crate::commands::serve::THREADS_MAX;
 use crate::commands::serve::log::{LogArgs, LogFormat, LogLevel};
+use crate::commands::serve::sandbox::{SandboxArgs, SandboxMode};
 use crate::commands::serve::sockets::{AccessArgs, is_private, parse_mode};
 use crate::commands::serve::tls::{TlsArgs, TlsMode};
 use crate::disk_spec::{DiskSocket, DiskSpec};
@@ -84,6 +87,8 @@ pub(crate) struct Config {
     pub(crate) metrics: Option<String>,
     /// The log.
     pub(crate) log: LogArgs,
+    /// The sandbox.
+    pub(crate) sandbox: SandboxArgs,
     /// Limits that exports share.
     pub(crate) limit_groups: BTreeMap<String, RateLimits>,
     /// The exports, in the order of their names.
@@ -157,26 +162,50 @@ struct ConfigText {
     pid_file: Option<PathBuf>,
     control: Option<PathBuf>,
     metrics: Option<String>,
-    log_format: Option<LogFormat>,
-    log_level: Option<LogLevel>,
-    slow_request: Option<u64>,
+    #[serde(default)]
+    log: LogText,
+    sandbox: Option<SandboxMode>,
+    #[serde(default)]
+    sandbox_allow: Vec<PathBuf>,
     #[serde(default)]
     limit_groups: BTreeMap<String, GroupText>,
     exports: BTreeMap<String, ExportText>,
 }
 
+/// The table `[log]`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogText {
+    format: Option<LogFormat>,
+    level: Option<LogLevel>,
+    slow_request: Option<u64>,
+}
+
+impl From<LogText> for LogArgs {
+    fn from(LogText { format, level, slow_request }: LogText) -> Self {
+        Self { log_format: format, log_level: level, slow_request }
+    }
+}
+
 impl Config {
     /// Reads and checks a file; opens none of the volumes.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        Self::read_opened(path, File::open(path))
+    }
+
+    /// Reads and checks an opened file of this path; opens none of the volumes.
+    pub(crate) fn read_opened(path: &Path, file: io::Result<File>) -> Result<Self, Failure> {
         let place = path.display().to_string();
         let unreadable = |error: &dyn fmt::Display| {
             Failure::failed(format!("cannot read the configuration {place}: {error}"))
         };
-        let len_bytes = fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+        let mut file = file.map_err(|error| unreadable(&error))?;
+        let len_bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
         if len_bytes > CONFIG_LEN_MAX_BYTES {
             return Err(unreadable(&format!("it has {len_bytes} bytes, more than 1 MiB")));
         }
-        let text = fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|error| unreadable(&error))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::parse(&text, folder, &place)
     }
@@ -216,7 +245,6 @@ impl Config {
             .socket
             .map(|socket| if is_private(&socket) { socket } else { folder.join(socket) });
         check_sockets(socket.as_deref(), &exports).map_err(|failure| failure.at(place))?;
-        let ConfigText { log_format, log_level, slow_request, .. } = parsed;
         Ok(Self {
             socket,
             listen: parsed.listen,
@@ -231,7 +259,11 @@ impl Config {
             pid_file: parsed.pid_file.map(|path| folder.join(path)),
             control: parsed.control.map(|path| folder.join(path)),
             metrics,
-            log: LogArgs { log_format, log_level, slow_request },
+            log: parsed.log.into(),
+            sandbox: SandboxArgs {
+                sandbox: parsed.sandbox,
+                sandbox_allow: parsed.sandbox_allow.iter().map(|path| folder.join(path)).collect(),
+            },
             limit_groups,
             exports,
         })

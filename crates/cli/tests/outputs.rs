@@ -18,7 +18,8 @@ fn trace_never_overwrites_what_the_server_serves() {
     let before = fs::read(&image).unwrap();
     let key = lab.read("pass");
     let image = lab.path("vol");
-    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--control", "c"]);
+    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--sandbox-allow", "."];
+    let server = lab.serve(&words);
     for name in ["vol", "hard", "soft", "pass"] {
         let record = ["trace", "record", "c", "-o", name, "--for", "1ms"];
         for force in [&[][..], &["--force"], &["--overwrite"]] {

@@ -58,7 +58,19 @@ fn recording_of_a_server_is_equal_to_the_recording_of_its_replay() {
     let lab = Lab::new();
     lab.volume("vol");
     lab.write("world.toml", WORLD);
-    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--trace", "all.trace"];
+    let words = [
+        "vol",
+        "-d",
+        "pass",
+        "--socket",
+        "s",
+        "--control",
+        "c",
+        "--trace",
+        "all.trace",
+        "--sandbox-allow",
+        ".",
+    ];
     let server = lab.serve(&words);
     let said = lab.refused(&["trace", "record", "c", "-o", "b.trace", "--for", "1s"], 5);
     assert!(said.contains("EBUSY") && said.contains("trace stop"), "{said}");
@@ -121,7 +133,19 @@ fn assert_percentiles_within(told: &Value) {
 fn recording_from_the_start_is_stopped_and_makes_room_for_another() {
     let lab = Lab::new();
     lab.volume("vol");
-    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--trace", "a.trace"];
+    let words = [
+        "vol",
+        "-d",
+        "pass",
+        "--socket",
+        "s",
+        "--control",
+        "c",
+        "--trace",
+        "a.trace",
+        "--sandbox-allow",
+        ".",
+    ];
     let server = lab.serve(&words);
     Nbd::open(&lab.path("s")).read(0, 4096);
     let said = lab.refused(&["trace", "record", "c", "-o", "b.trace", "--for", "1ms"], 5);
@@ -136,7 +160,8 @@ fn recording_from_the_start_is_stopped_and_makes_room_for_another() {
 fn recording_of_a_running_server_begins_and_ends_when_it_is_told() {
     let lab = Lab::new();
     lab.volume("vol");
-    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--control", "c"]);
+    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--sandbox-allow", "."];
+    let server = lab.serve(&words);
     let mut client = Nbd::open(&lab.path("s"));
     client.read(0, 4096);
     let mut record = lab.blockyard(&["trace", "record", "c", "-o", "a.trace"]);

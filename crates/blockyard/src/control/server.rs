@@ -253,7 +253,11 @@ fn say_limits(event: Event<'_>, export: &str, limits: RateLimits) {
 }
 
 fn refusal(error: &Error) -> ControlError {
-    let name = if error.is_busy() { "EBUSY" } else { "EIO" };
+    let name = match error {
+        Error::Sandboxed { .. } => "EACCES",
+        error if error.is_busy() => "EBUSY",
+        _ => "EIO",
+    };
     ControlError { name, problem: error.to_string() }
 }
 

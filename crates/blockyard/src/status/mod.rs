@@ -36,6 +36,8 @@ pub struct Status {
     pub max_connections: u64,
     /// Capability of io_uring in the server's process.
     pub io_uring: Rings,
+    /// The sandbox of the server's process; `None` without one.
+    pub sandbox: Option<Sandbox>,
     /// The served volumes, in the order of their exports.
     pub devices: Vec<VolumeStatus>,
 }
@@ -51,6 +53,18 @@ pub enum Rings {
     Unrestricted,
     /// The system has no rings; plain system calls do their work.
     Unavailable,
+}
+
+/// Parts of a sandbox that hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sandbox {
+    /// Version of the kernel's Landlock, which limits files, TCP and signals.
+    pub landlock: Option<u32>,
+    /// System calls are limited.
+    pub seccomp: bool,
+    /// Programs with the rights of another user give no such rights.
+    pub no_new_privileges: bool,
 }
 
 /// Limits that exports of a volume share.

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
 use blockyard_host::protect;
+use blockyard_host::sandbox;
 use blockyard_host::stages::{self, KindTimes, RequestKind, Stage};
 use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts};
@@ -11,7 +12,7 @@ use blockyard_host::{RingKind, ring_kind};
 
 use super::{
     Activity, Adaptive, Bios, Ciphers, Counts, KeyState, KindRequests, Loss, Parts, RefusedWrite,
-    Requests, Rings, StageTimes, State, Status, Threads, VolumeStatus, Work,
+    Requests, Rings, Sandbox, StageTimes, State, Status, Threads, VolumeStatus, Work,
 };
 
 impl Status {
@@ -22,7 +23,12 @@ impl Status {
             RingKind::Unrestricted => Rings::Unrestricted,
             RingKind::Unavailable => Rings::Unavailable,
         };
-        Self { max_connections: max_connections as u64, io_uring, devices }
+        let sandbox = sandbox::parts().map(|sandbox::Parts { landlock, seccomp }| Sandbox {
+            landlock,
+            seccomp,
+            no_new_privileges: true,
+        });
+        Self { max_connections: max_connections as u64, io_uring, sandbox, devices }
     }
 }
 

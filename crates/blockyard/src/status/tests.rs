@@ -54,7 +54,8 @@ fn no_percentile_is_behind_the_longest() {
 #[test]
 fn json_of_a_status_is_the_documented_one_and_comes_back() {
     let json = concat!(
-        r#"{"max_connections":16,"io_uring":"unrestricted","devices":[{"#,
+        r#"{"max_connections":16,"io_uring":"unrestricted","#,
+        r#""sandbox":{"landlock":7,"seccomp":true,"no_new_privileges":true},"devices":[{"#,
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,

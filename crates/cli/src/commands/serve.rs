@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! options or --config -> read headers, get passphrases -> signals into a descriptor
-//! -> derive keys, start workers -> listen -> "serving …", --pid-file, READY=1, --run
+//! -> derive keys, start workers -> listen -> "serving …", --pid-file, --run -> sandbox, READY=1
 //! -> until a signal, or the end of --run: drain, flush
 //! ```
 //!
@@ -11,12 +11,18 @@
 //! the first thread starts, and so in every thread.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use blockyard::sandbox::Parts;
 use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
 use blockyard_host::volume::VolumeOptions;
@@ -40,6 +46,7 @@ pub(crate) mod foreign;
 mod lifetime;
 pub(crate) mod log;
 mod reload;
+pub(crate) mod sandbox;
 pub(crate) mod sockets;
 pub(crate) mod tls;
 mod vhost_user;
@@ -49,6 +56,7 @@ use fixed::Fixed;
 use lifetime::{LifetimeArgs, PidFile, Running};
 use log::LogArgs;
 use reload::Current;
+use sandbox::{Outside, SandboxArgs};
 use sockets::{AccessArgs, PrivateFolder};
 use tls::TlsArgs;
 use vhost_user::VhostUserArgs;
@@ -170,6 +178,9 @@ pub(crate) struct ServeArgs {
     lifetime: LifetimeArgs,
 
     #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
     volume: VolumeArgs,
 
     #[command(flatten)]
@@ -211,7 +222,7 @@ struct ExportArgs {
 }
 
 /// Volumes to serve, and addresses.
-// 13 fields: the exports, the sockets, and settings of the whole server.
+// 15 fields: one for each choice of the options and the configuration.
 struct Plan {
     exports: Vec<Arc<ExportSpec>>,
     /// Limits that exports share.
@@ -227,6 +238,37 @@ struct Plan {
     activated: Vec<Activated>,
     access: SocketAccess,
     pid_file: Option<PathBuf>,
+    sandbox: SandboxArgs,
+    /// The folder of a private socket.
+    private_folder: Option<PathBuf>,
+}
+
+/// A server that is about to run.
+struct Serving<'a> {
+    args: &'a Arc<ServeArgs>,
+    plan: Plan,
+    volumes: Vec<Volume>,
+    outside: Option<&'a Outside>,
+}
+
+impl Serving<'_> {
+    /// Follows SIGHUP and the control socket, if the sandbox and the command of `--run` have
+    /// started. Returns the volume that is recorded from the start: an export of the configuration
+    /// may be removed, which closes its volume.
+    fn follow_reloads(
+        self,
+        listening: &Listening,
+        servers: &[nbd::Server],
+        signal: CollectedSignal,
+    ) -> Result<Option<Volume>, Failure> {
+        let Self { args, plan, volumes, outside } = self;
+        let Plan { exports, limit_groups, fixed, .. } = plan;
+        let current = Current { exports, limit_groups };
+        let broker = outside.map(Outside::broker);
+        let servers = servers.to_vec();
+        reload::start(args, &listening.live(), servers, (current, fixed), (signal, broker))?;
+        Ok(args.trace.as_ref().and(volumes.into_iter().next()))
+    }
 }
 
 /// Serves until a signal, or until the end of a command, whose exit code it returns.
@@ -239,7 +281,10 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     args.log.apply(args.lifetime.run.is_some());
     // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
+    // Before any thread or secret. The last to be dropped: it removes what the others cannot.
+    let outside = Outside::start(&args)?;
     let mut plan = Plan::new(&args, activated)?;
+    let outside = outside.filter(|_| !plan.sandbox.is_off());
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;
     let prepared = plan.prepare()?;
     let (stop, reload) = StopSignal::install_for_server()
@@ -259,51 +304,59 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers, &plan.fixed.tls).iter().for_each(|line| say(line));
     }
-    // An export of the configuration may be removed, which closes its volume.
-    let recorded = args.trace.as_ref().and(volumes.into_iter().next());
     let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path)).transpose()?;
-    let export = plan.exports[0].name.clone();
-    let Plan { exports, limit_groups, fixed, .. } = plan;
-    let tls = fixed.tls.clone();
-    let current = Current { exports, limit_groups };
-    reload::start(&args, &listening.live(), servers.clone(), (current, fixed), reload)?;
-    tell_service_manager(NotifyState::Ready);
-    let code = serve(&args, (&export, &tls), listening, stop, &servers);
+    let serving = Serving { args: &args, plan, volumes, outside: outside.as_ref() };
+    let code = serve(serving, listening, (stop, reload), &servers);
     drop(pid_file);
+    code
+}
+
+/// Serves on sockets that listen, beside the command of `--run`.
+fn serve(
+    serving: Serving<'_>,
+    listening: Listening,
+    (stop, reload): (StopSignal, CollectedSignal),
+    servers: &[nbd::Server],
+) -> Result<ExitCode, Failure> {
+    let outside = serving.outside;
+    let running = serving.args.lifetime.run.as_ref().map(|command| {
+        let Plan { exports, fixed, .. } = &serving.plan;
+        let export = &exports[0].name;
+        let uri = servers.first().map(|server| fixed.tls.uri_with_certificates(server, export));
+        Running::start(command, export, uri, servers)
+    });
+    let running = running.transpose()?;
+    let _ = service_manager();
+    let limited = outside.map_or(Ok(()), |outside| serving.limit(outside, running.as_ref()));
+    let recorded = limited.and_then(|()| serving.follow_reloads(&listening, servers, reload));
+    let stop = recorded.and_then(|recorded| match &running {
+        None => Ok((stop, recorded)),
+        Some(running) => match stop.or_readable(&running.end) {
+            Ok(stop) => Ok((stop, recorded)),
+            Err(error) => {
+                let problem = format!("--run: its end cannot be waited for: {error}");
+                Err(Failure::failed(problem))
+            }
+        },
+    });
+    let terminate = || match (outside, &running) {
+        (Some(outside), _) => outside.stop(),
+        (None, Some(running)) => running.terminate(),
+        (None, None) => {}
+    };
+    let (stop, recorded) = stop.inspect_err(|_| terminate())?;
+    tell_service_manager(&NotifyState::Ready);
+    let served = listening.run(&stop, || {
+        tell_service_manager(&NotifyState::Stopping);
+        terminate();
+    });
+    let code = running.map_or(Ok(ExitCode::SUCCESS), Running::exit_code);
     // The recording may have been stopped already.
     if let Some(volume) = recorded
         && let Some(recorded) = volume.stop_recording()?
     {
         say(&format!("trace: {recorded}"));
     }
-    code
-}
-
-/// Serves on sockets that listen, beside the command of `--run`.
-fn serve(
-    args: &ServeArgs,
-    (export, tls): (&str, &TlsArgs),
-    listening: Listening,
-    stop: StopSignal,
-    servers: &[nbd::Server],
-) -> Result<ExitCode, Failure> {
-    let stopping = || tell_service_manager(NotifyState::Stopping);
-    let Some(command) = &args.lifetime.run else {
-        listening.run(&stop, stopping)?;
-        return Ok(ExitCode::SUCCESS);
-    };
-    let uri = servers.first().map(|server| tls.uri_with_certificates(server, export));
-    let running = Running::start(command, export, uri, servers)?;
-    let stop = stop.or_readable(&running.end);
-    let stop = stop.map_err(|error| {
-        running.terminate();
-        Failure::failed(format!("--run: its end cannot be waited for: {error}"))
-    })?;
-    let served = listening.run(&stop, || {
-        stopping();
-        running.terminate();
-    });
-    let code = running.exit_code();
     served?;
     code
 }
@@ -362,8 +415,28 @@ fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure
 }
 
 /// systemd may be absent or not listen, which is no reason to stop.
-fn tell_service_manager(state: NotifyState<'_>) {
-    let _ = sd_notify::notify(&[state]);
+fn tell_service_manager(state: &NotifyState<'_>) {
+    if let Some(manager) = service_manager() {
+        let _ = manager.send(state.to_string().as_bytes());
+    }
+}
+
+/// The socket of systemd. It is connected by the first call: the sandbox permits no new socket.
+fn service_manager() -> Option<&'static UnixDatagram> {
+    static MANAGER: OnceLock<Option<UnixDatagram>> = OnceLock::new();
+    MANAGER.get_or_init(|| connected_service_manager().ok()).as_ref()
+}
+
+/// sd_notify(3): a path, or a name of an abstract socket behind `@`.
+fn connected_service_manager() -> io::Result<UnixDatagram> {
+    let place = std::env::var_os("NOTIFY_SOCKET").ok_or(io::ErrorKind::NotFound)?;
+    let address = match place.as_bytes().strip_prefix(b"@") {
+        Some(name) => unix::net::SocketAddr::from_abstract_name(name)?,
+        None => unix::net::SocketAddr::from_pathname(place)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    Ok(socket)
 }
 
 impl Plan {
@@ -380,6 +453,8 @@ impl Plan {
         let mut socket = args.socket.clone().or(config.socket);
         let listen = args.listen.as_ref().or(config.listen.as_ref());
         let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
+        let sandbox = args.sandbox.or(config.sandbox.clone());
+        sandbox.check(Parts::of_kernel())?;
         let tls = &fixed.tls;
         let inherited = activated.iter().filter_map(|activated| activated.address.as_ref());
         addresses.iter().chain(inherited).try_for_each(|address| tls.check_address(address))?;
@@ -399,14 +474,7 @@ impl Plan {
         }
         check_passed_once(&exports, &activated)?;
         socket.iter().try_for_each(|path| check_folder("--socket", path))?;
-        if socket.as_deref().is_some_and(sockets::is_private)
-            && access_args != AccessArgs::default()
-        {
-            return Err(Failure::failed(
-                "--socket -: other users do not reach a private socket; name a path, or remove \
-                 --socket-mode, --socket-owner and --socket-group",
-            ));
-        }
+        sockets::check_private(socket.as_deref(), &access_args)?;
         for disk in exports.iter().filter_map(|export| export.disk.as_ref()) {
             if let DiskSocket::Path(path) = &disk.socket {
                 check_folder("--vhost-user", path)?;
@@ -429,6 +497,8 @@ impl Plan {
             activated,
             access,
             pid_file,
+            sandbox,
+            private_folder: None,
         })
     }
 
@@ -439,6 +509,7 @@ impl Plan {
         }
         let folder = PrivateFolder::make()?;
         self.socket = Some(folder.socket());
+        self.private_folder = Some(folder.path().to_owned());
         Ok(Some(folder))
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 use blockyard::status::{
-    Adaptive, ExportLimits, KindRequests, Loss, Parts, Rings, Threads, VolumeStatus,
+    Adaptive, ExportLimits, KindRequests, Loss, Parts, Rings, Sandbox, Threads, VolumeStatus,
 };
 use blockyard::{RequestKind, Status};
 
@@ -24,7 +24,17 @@ pub(super) fn of(status: &Status) -> String {
             "\nio_uring: unavailable on this system; plain system calls are used instead\n"
         }
     };
-    devices + rings
+    devices + rings + &sandbox(status.sandbox)
+}
+
+/// The parts that hold in the server's process.
+fn sandbox(sandbox: Option<Sandbox>) -> String {
+    let Some(Sandbox { landlock, seccomp, .. }) = sandbox else {
+        return "\nsandbox: off\n".into();
+    };
+    let parts = blockyard::sandbox::Parts { landlock, seccomp };
+    let missing = parts.missing().map_or_else(String::new, |missing| format!("; {missing}"));
+    format!("\nsandbox: {parts}{missing}\n")
 }
 
 fn device(device: &VolumeStatus) -> String {

@@ -33,6 +33,7 @@ impl Fixed {
             ("pid_file", shown(args.lifetime.pid_file.as_ref().or(config.pid_file.as_ref()))),
             ("control", shown(control)),
             ("metrics", shown(metrics)),
+            ("sandbox or sandbox_allow", format!("{:?}", args.sandbox.or(config.sandbox.clone()))),
         ];
         let is_controlled = control.is_some() || metrics.is_some();
         Self { values, threads, is_controlled, tls }

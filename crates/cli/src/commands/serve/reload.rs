@@ -11,10 +11,12 @@
 //! TLS and the log.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
+use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
 use sd_notify::NotifyState;
@@ -42,6 +44,8 @@ struct Reloader {
     servers: Vec<nbd::Server>,
     /// What only a restart changes.
     fixed: Fixed,
+    /// The process outside of the sandbox, if the server has one.
+    broker: Option<Arc<Broker>>,
     /// One reload at a time.
     current: Mutex<Current>,
 }
@@ -58,11 +62,11 @@ pub(super) fn start(
     live: &Live,
     servers: Vec<nbd::Server>,
     (current, fixed): (Current, Fixed),
-    signal: CollectedSignal,
+    (signal, broker): (CollectedSignal, Option<Arc<Broker>>),
 ) -> Result<(), Failure> {
     let args = Arc::clone(args);
     let current = Mutex::new(current);
-    let reloader = Arc::new(Reloader { args, live: live.clone(), servers, fixed, current });
+    let reloader = Arc::new(Reloader { args, live: live.clone(), servers, fixed, broker, current });
     if reloader.args.config.is_some() {
         let for_clients = Arc::clone(&reloader);
         live.on_reload(move || on_a_thread(&for_clients));
@@ -88,9 +92,16 @@ fn on_a_thread(reloader: &Arc<Reloader>) -> Result<Reloaded, String> {
 }
 
 /// Reads the configuration file again and checks it, and reads the certificates for new
-/// connections.
-fn read_again(path: &Path, args: &ServeArgs, fixed: &Fixed) -> Result<Read, Failure> {
-    let config = Config::read(path)?;
+/// connections. The sandbox permits the file that had this name at the start, and an editor may
+/// have replaced it, so the process outside opens it.
+fn read_again(
+    path: &Path,
+    args: &ServeArgs,
+    fixed: &Fixed,
+    broker: Option<&Broker>,
+) -> Result<Read, Failure> {
+    let file = broker.map_or_else(|| File::open(path), Broker::open_configuration);
+    let config = Config::read_opened(path, file)?;
     let changed = fixed.changed(&Fixed::of(args, &config));
     let server = Server::new();
     let keeps_tls = !changed.contains(&"tls");
@@ -151,7 +162,7 @@ impl Reloader {
     }
 
     fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
-        let Read { config, server, warnings } = read_again(path, &self.args, &self.fixed)?;
+        let Read { config, server, warnings } = read_again(path, &self.args, &self.fixed, self.broker.as_deref())?;
         let log = self.args.log.or(config.log);
         let mut groups = current.limit_groups.clone();
         groups.extend(config.limit_groups);
@@ -216,6 +227,14 @@ impl Reloader {
 
     /// Opens a new export. Nobody can be asked for its passphrase.
     fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
+        if self.broker.is_some()
+            && let Some(key) = needs_outside(spec)
+        {
+            return Err(Failure::failed(format!(
+                "the sandbox of the running server does not permit `{key}`, which takes effect \
+                 after a restart; --sandbox off permits it at a reload"
+            )));
+        }
         let fixed = &self.fixed;
         open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed)
     }
@@ -252,6 +271,13 @@ impl Reloader {
         *served = after;
         Ok(errors.iter().map(ToString::to_string).collect())
     }
+}
+
+/// The key of an export that needs a program or a new socket, if there is one.
+fn needs_outside(spec: &ExportSpec) -> Option<&'static str> {
+    let socket = spec.disk.as_ref().is_some_and(|disk| matches!(disk.socket, DiskSocket::Path(_)));
+    let is_command = matches!(spec.volume.key, KeySource::Command(_));
+    is_command.then_some("key_command").or(socket.then_some("vhost_user"))
 }
 
 /// The difference of two configurations.

@@ -106,6 +106,11 @@ impl PrivateFolder {
         )))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The socket in it.
     pub(super) fn socket(&self) -> PathBuf {
         self.0.join("socket")
     }
@@ -121,6 +126,17 @@ impl Drop for PrivateFolder {
 fn place() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     runtime.filter(|path| path.is_absolute()).unwrap_or_else(std::env::temp_dir)
+}
+
+/// A private socket has the access of its folder.
+pub(super) fn check_private(path: Option<&Path>, access: &AccessArgs) -> Result<(), Failure> {
+    if path.is_some_and(is_private) && *access != AccessArgs::default() {
+        return Err(Failure::failed(
+            "--socket -: other users do not reach a private socket; name a path, or remove \
+             --socket-mode, --socket-owner and --socket-group",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a path asks for a private socket.

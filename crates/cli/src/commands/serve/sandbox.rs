@@ -1,0 +1,190 @@
+//! The sandbox of `serve`: its options, what the server needs, and the process outside.
+//!
+//! ```text
+//! fork of the broker ─> volumes, sockets, PID file, --run ─> seal ─> sandbox ─> READY=1, clients
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use blockyard::Volume;
+use blockyard::sandbox::{self, Needs, Parts, Place, Reach};
+use blockyard_host::broker::Broker;
+use clap::{Args, ValueEnum, ValueHint};
+use serde::Deserialize;
+
+use super::lifetime::Running;
+use super::{Plan, ServeArgs, Serving};
+use crate::disk_spec::DiskSocket;
+use crate::failure::Failure;
+use crate::output::say;
+
+/// Use of the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SandboxMode {
+    /// All parts that the kernel has; a line names missing ones
+    On,
+    /// All parts, or the server does not start
+    Require,
+    /// No sandbox
+    Off,
+}
+
+/// Options of the sandbox, also in the configuration.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SandboxArgs {
+    /// Limit the server to the files, sockets and system calls that it needs after its start
+    /// [default: on]; see docs/sandbox.md
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) sandbox: Option<SandboxMode>,
+
+    /// Permit a file, or a folder with all that is in it, in the sandbox: for traces that are
+    /// started later; may be repeated
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) sandbox_allow: Vec<PathBuf>,
+}
+
+impl SandboxArgs {
+    /// These options, and those of the configuration.
+    pub(super) fn or(&self, config: Self) -> Self {
+        let mut sandbox_allow = self.sandbox_allow.clone();
+        sandbox_allow.extend(config.sandbox_allow);
+        Self { sandbox: self.sandbox.or(config.sandbox), sandbox_allow }
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.sandbox == Some(SandboxMode::Off)
+    }
+
+    /// Checks what must hold, before any question for a passphrase.
+    pub(super) fn check(&self, kernel: Parts) -> Result<(), Failure> {
+        for path in &self.sandbox_allow {
+            path.metadata().map_err(|error| {
+                Failure::failed(format!("--sandbox-allow {}: {error}", path.display()))
+            })?;
+        }
+        match kernel.missing().filter(|_| self.sandbox == Some(SandboxMode::Require)) {
+            None => Ok(()),
+            Some(missing) => Err(Failure::failed(format!(
+                "--sandbox require: {missing}; --sandbox on starts the server without this part"
+            ))),
+        }
+    }
+}
+
+/// The process outside of the sandbox. Its end removes the files of the server.
+pub(super) struct Outside(Arc<Broker>);
+
+impl Outside {
+    /// Call it before there are threads, or secrets in memory.
+    pub(super) fn start(args: &ServeArgs) -> Result<Option<Self>, Failure> {
+        if args.sandbox.is_off() {
+            return Ok(None);
+        }
+        let broker = Broker::fork(args.config.as_deref()).map_err(|error| failed(&error))?;
+        Ok(Some(Self(Arc::new(broker))))
+    }
+
+    pub(super) fn broker(&self) -> Arc<Broker> {
+        Arc::clone(&self.0)
+    }
+
+    /// Removes sockets, and ends the command of `--run`, at the start of the stop.
+    pub(super) fn stop(&self) {
+        let _ = self.0.remove_sockets();
+        let _ = self.0.terminate();
+    }
+}
+
+impl Serving<'_> {
+    /// Limits the server.
+    pub(super) fn limit(
+        &self,
+        outside: &Outside,
+        running: Option<&Running>,
+    ) -> Result<(), Failure> {
+        let Self { args, plan, volumes, .. } = self;
+        let command = running.map(|running| &running.end);
+        outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
+        let mut needs = plan.needs(volumes)?;
+        if args.config.is_some() {
+            needs.opens_volumes();
+        }
+        let parts = sandbox::start(&needs).map_err(|error| {
+            Failure::failed(format!("{error}; --sandbox off starts the server without"))
+        })?;
+        if let Some(missing) = parts.missing() {
+            say(&format!("warning: the sandbox holds in part: {missing}"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // It is removed already if the sandbox has not started.
+        let _ = self.0.remove();
+    }
+}
+
+fn failed(error: &std::io::Error) -> Failure {
+    Failure::failed(format!(
+        "the process outside of the sandbox fails: {error}; --sandbox off starts the server without"
+    ))
+}
+
+impl Plan {
+    /// What the server removes at its end.
+    fn files(&self) -> Vec<PathBuf> {
+        let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
+        let disks = disks.filter_map(|disk| match &disk.socket {
+            DiskSocket::Path(path) => Some(path.clone()),
+            DiskSocket::Inherited(..) => None,
+        });
+        let metrics = self.metrics.as_deref().filter(|place| place.contains('/'));
+        let metrics = metrics.map(PathBuf::from);
+        let own = [&self.socket, &self.control, &metrics, &self.pid_file];
+        let own = own.into_iter().flatten().cloned();
+        // Last: it is empty then.
+        disks.chain(own).chain(self.private_folder.clone()).collect()
+    }
+
+    fn needs(&self, volumes: &[Volume]) -> Result<Needs, Failure> {
+        let mut needs = Needs::of_process();
+        for volume in volumes {
+            sandbox::add_volume(&mut needs, volume, self.control.is_some())?;
+        }
+        let allowed = self
+            .sandbox
+            .sandbox_allow
+            .iter()
+            .map(|path| Place { must_exist: true, ..Place::new(path, Reach::Everything) });
+        needs.places.extend(allowed);
+        if volumes.iter().any(Volume::uses_rings) {
+            let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
+            let queues = disks.map(|disk| usize::from(disk.options.queues)).sum::<usize>();
+            needs.rings = self.max_connections + queues;
+        }
+        Ok(needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_without_a_part_is_refused_only_if_all_are_required() {
+        let all = Parts { landlock: Some(1), seccomp: true };
+        let some = Parts { landlock: None, ..all };
+        let args = |mode| SandboxArgs { sandbox: mode, sandbox_allow: Vec::new() };
+        for mode in [None, Some(SandboxMode::On), Some(SandboxMode::Off)] {
+            args(mode).check(some).unwrap();
+        }
+        let required = args(Some(SandboxMode::Require));
+        required.check(all).unwrap();
+        let failure = required.check(some).unwrap_err();
+        assert!(failure.message.contains("Landlock") && failure.message.contains("--sandbox on"));
+    }
+}

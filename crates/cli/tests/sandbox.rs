@@ -1,0 +1,197 @@
+//! The sandbox of `serve`: what holds in the running server, what is shown of it, and what it must
+//! not prevent. What a taken-over server would try is in `host/tests/sandbox.rs`.
+
+mod lab;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use lab::nbd::Nbd;
+use lab::{Lab, Server, noise, text};
+use rustix::process::{Pid, Signal, test_kill_process};
+use serde_json::Value;
+
+const LEN_BYTES: usize = 1 << 20;
+
+fn status(lab: &Lab) -> Value {
+    serde_json::from_slice(&lab.ok(&["status", "--json", "ctl"]).stdout).unwrap()
+}
+
+/// A field of `status` of every thread of a process: proc(5).
+fn of_threads(server: &Server, field: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let value = |path: &Path| {
+        let facts = fs::read_to_string(path.join("status")).unwrap();
+        let line = facts.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().to_owned()
+    };
+    threads.map(|thread| value(&thread.unwrap().path())).collect()
+}
+
+/// Processes that a server has started.
+fn children(server: &Server) -> Vec<i32> {
+    let pid = server.pid();
+    let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// A volume with cipher workers, which are older than the sandbox.
+const WORDS: [&str; 8] = ["vol", "-d", "pass", "--threads", "2", "--socket", "s", "--control=ctl"];
+
+#[test]
+fn all_threads_are_limited_from_the_start_and_status_says_so() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&WORDS);
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    assert_eq!(server.said.len(), 1, "{:?}", server.said);
+    let sandbox = &status(&lab)["sandbox"];
+    assert!(sandbox["landlock"].as_u64().unwrap() > 0, "{sandbox}");
+    assert_eq!((&sandbox["seccomp"], &sandbox["no_new_privileges"]), (&true.into(), &true.into()));
+    let human = text(&lab.ok(&["status", "ctl"]).stdout);
+    assert!(human.contains("\nsandbox: Landlock ") && human.contains("seccomp"), "{human}");
+    // The main thread, two workers, and the connection.
+    for (field, value) in [("Seccomp:", "2"), ("NoNewPrivs:", "1")] {
+        let all = of_threads(&server, field);
+        assert!(all.len() >= 4 && all.iter().all(|one| one == value), "{field} {all:?}");
+    }
+    let children = children(&server);
+    assert_eq!(children.len(), 1, "the broker");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let broker = Pid::from_raw(children[0]).unwrap();
+    assert!(test_kill_process(broker).is_err(), "the broker lives longer than the server");
+}
+
+#[test]
+fn sandbox_that_is_off_changes_nothing() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&[&WORDS[..], &["--sandbox", "off", "--pid-file", "pid"]].concat());
+    assert_eq!(status(&lab)["sandbox"], Value::Null);
+    assert!(text(&lab.ok(&["status", "ctl"]).stdout).contains("\nsandbox: off\n"));
+    for field in ["Seccomp:", "NoNewPrivs:"] {
+        assert!(of_threads(&server, field).iter().all(|one| one == "0"), "{field}");
+    }
+    assert!(children(&server).is_empty());
+    lab.ok(&["trace", "record", "ctl", "-o", "any.trace", "--for", "10ms"]);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    assert!(["s", "ctl", "pid"].iter().all(|name| !lab.path(name).exists()));
+}
+
+#[test]
+fn files_of_the_server_go_with_it() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let more = ["--pid-file", "pid", "--metrics", "./metrics", "--sandbox", "require"];
+    let server = lab.serve(&[&WORDS[..], &more, &["--vhost-user", "vhost"]].concat());
+    let files = ["s", "ctl", "pid", "metrics", "vhost"];
+    // The server accepts when all is there.
+    Nbd::open(&lab.path("s"));
+    assert!(files.iter().all(|name| lab.path(name).exists()));
+    lab.write("mine", "precious");
+    fs::rename(lab.path("mine"), lab.path("pid")).unwrap();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let left: Vec<_> = files.into_iter().filter(|name| lab.path(name).exists()).collect();
+    assert_eq!(left, ["pid"], "a file that has taken a name stays");
+}
+
+#[test]
+fn trace_outside_of_the_permitted_folders_is_refused_with_the_remedy() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let record =
+        |file: &str| ["trace", "record", "ctl", "-o", file, "--for", "10ms"].map(String::from);
+    let server = lab.serve(&WORDS);
+    let error = lab.refused(&record("some.trace"), 1);
+    assert!(error.contains("some.trace: the sandbox of the server"), "{error}");
+    assert!(error.contains("--sandbox-allow") && error.contains("`sandbox_allow`"), "{error}");
+    assert!(!lab.path("some.trace").exists());
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    fs::create_dir(lab.path("traces")).unwrap();
+    lab.write(
+        "config.toml",
+        "socket='s'\nsandbox_allow=['traces']\n[exports.\"\"]\nvolume='vol'\nkey_file='pass'\n",
+    );
+    let by_option = [&WORDS[..], &["--sandbox-allow", "traces"]].concat();
+    let by_key = vec!["--config", "config.toml", "--control", "ctl"];
+    for (number, words) in [by_option, by_key].into_iter().enumerate() {
+        let server = lab.serve(&words);
+        let file = format!("traces/{number}");
+        lab.ok(&record(&file));
+        assert!(lab.path(&file).exists());
+        lab.refused(&record("other.trace"), 1);
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    }
+    let missing = lab.refused(&["serve", "vol", "-U", "s", "--sandbox-allow", "missing"], 1);
+    assert!(missing.contains("--sandbox-allow missing: "), "{missing}");
+}
+
+#[test]
+fn file_that_has_taken_the_name_of_a_volume_is_not_followed() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&WORDS);
+    assert!(text(&lab.ok(&["resize", "ctl"]).stderr).contains("as before"));
+    fs::copy(lab.path("vol"), lab.path("new")).unwrap();
+    fs::rename(lab.path("new"), lab.path("vol")).unwrap();
+    let error = lab.refused(&["resize", "ctl"], 1);
+    assert!(error.contains("another file has this name now"), "{error}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn server_by_tcp_is_connected_again_by_name_and_with_its_certificates() {
+    let lab = Lab::new();
+    lab.ok(&["tls", "init", "pki", "--host", "localhost", "127.0.0.1"]);
+    lab.write("image", vec![0; LEN_BYTES]);
+    lab.write("far.table", format!("0 {} linear image 0\n", LEN_BYTES / 512));
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let far = || {
+        let listen = free.to_string();
+        let words = ["--table", "far.table", "--listen", &listen, "--tls-certificates", "pki"];
+        lab.serve(&words)
+    };
+    let first = far();
+    let uri = format!(
+        "nbds://localhost:{}/?tls-certificates={}&unflushed=trust",
+        free.port(),
+        lab.path("pki").display()
+    );
+    lab.write("near.table", format!("0 {} linear {uri} 0\n", LEN_BYTES / 512));
+    let near = lab.serve(&["--table", "near.table", "--socket", "near"]);
+    let mut client = Nbd::open(&lab.path("near"));
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    first.stop(Signal::KILL);
+    // A renewed certificate has another file.
+    let renewed = lab.read("pki/ca-cert.pem");
+    lab.write("renewed", renewed);
+    fs::rename(lab.path("renewed"), lab.path("pki/ca-cert.pem")).unwrap();
+    let second = far();
+    assert_eq!(client.write(4096, &noise(4096, 2)), 0);
+    assert!(client.read(0, 8192) == [noise(4096, 1), noise(4096, 2)].concat());
+    assert_eq!(near.stop(Signal::TERM).code(), Some(0));
+    assert_eq!(second.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn killed_server_leaves_no_process() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&WORDS);
+    let broker = Pid::from_raw(children(&server)[0]).unwrap();
+    server.stop(Signal::KILL);
+    // The kernel ends it when it closes the descriptors of the server.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while test_kill_process(broker).is_ok() && !is_zombie(broker) {
+        assert!(std::time::Instant::now() < deadline, "the broker stays");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether it has ended, and waits for the process that adopted it.
+fn is_zombie(pid: Pid) -> bool {
+    let facts = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    facts.is_ok_and(|facts| facts.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+}
