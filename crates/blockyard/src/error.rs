@@ -4,8 +4,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use crate::Volume;
 use crate::format::FormatError;
 use crate::output::{OutputError, OutputProblem};
+use crate::part::name_of;
 
 /// Error of opening or serving a volume. Reads and writes fail with [`io::Error`].
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +89,24 @@ pub enum Error {
     Remote {
         /// The name of the export or image.
         path: PathBuf,
+    },
+    /// The plaintext of a volume is no file system that can be read or mounted.
+    #[error("{volume}: {problem}", volume = .volume.display())]
+    Contents {
+        /// First file or device of the volume.
+        volume: PathBuf,
+        /// Problem.
+        problem: String,
+    },
+    /// A file in a volume cannot be read.
+    #[error("{volume}:{path}: {problem}", volume = .volume.display(), path = .path.display())]
+    InVolume {
+        /// First file or device of the volume.
+        volume: PathBuf,
+        /// File in the volume.
+        path: PathBuf,
+        /// Problem.
+        problem: String,
     },
     /// A volume cannot be mounted there, or a mount has failed.
     #[error("{path}: {problem}", path = .path.display())]
@@ -201,6 +221,10 @@ impl Error {
 
     pub(crate) fn crypt(path: &Path, source: blockyard_crypt::Error) -> Self {
         Self::Crypt { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn contents(volume: &Volume, problem: impl Into<String>) -> Self {
+        Self::Contents { volume: name_of(volume), problem: problem.into() }
     }
 
     pub(crate) fn mount(path: &Path, problem: impl Into<String>) -> Self {

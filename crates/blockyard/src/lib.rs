@@ -37,10 +37,12 @@
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
 //! 6. [`Volume::mount_file`] and [`Volume::mount_files`] mount a volume by FUSE, as one file or as
 //!    the files in it, until [`Mounted::run`](mount::Mounted::run) returns.
-//! 7. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
-//! 8. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
-//! 9. [`mod@tune`] finds the best settings for a volume and a workload, by measuring.
-//! 10. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
+//! 7. [`Volume::files`] reads the files in a volume without FUSE: [`files::Files`] lists and
+//!    copies.
+//! 8. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
+//! 9. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
+//! 10. [`mod@tune`] finds the best settings for a volume and a workload, by measuring.
+//! 11. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
 //!     headers.
 //!
 //! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
@@ -69,6 +71,9 @@ mod cost;
 mod cursor;
 pub mod doctor;
 mod error;
+mod fat;
+mod file_system;
+pub mod files;
 pub mod format;
 pub mod header;
 mod header_file;
@@ -79,6 +84,7 @@ pub mod metrics;
 pub mod mount;
 mod options;
 pub mod output;
+mod part;
 mod place;
 mod rate;
 mod recorder;

@@ -130,7 +130,7 @@ impl InUse {
         self.0.extend(files);
     }
 
-    fn has(&self, metadata: &Metadata) -> bool {
+    pub(crate) fn has(&self, metadata: &Metadata) -> bool {
         self.0.contains(&FileId::of(metadata))
     }
 }

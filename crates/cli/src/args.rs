@@ -32,8 +32,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, control, doctor, dump, elevators, erase, format, header, info, keyslots,
-    load, man, mount, repair, replay, resize, serve, table, tls, tokens, top, trace,
+    bench, completions, control, doctor, dump, elevators, erase, fat_driver, files, format, header,
+    info, keyslots, load, man, mount, repair, replay, resize, serve, table, tls, tokens, top,
+    trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -76,6 +77,10 @@ pub(crate) enum Command {
     Load(Box<load::LoadArgs>),
     Mount(Box<mount::MountArgs>),
     Umount(mount::UmountArgs),
+    #[command(name = blockyard::mount::FAT_DRIVER, hide = true)]
+    FatDriver(fat_driver::FatDriverArgs),
+    Ls(Box<files::LsArgs>),
+    Cp(Box<files::CpArgs>),
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
     Key(Box<keyslots::KeyCommand>),
@@ -117,6 +122,9 @@ impl Command {
             Self::Load(args) => load::run(&args),
             Self::Mount(args) => mount::run(&args),
             Self::Umount(args) => mount::unmount(&args),
+            Self::FatDriver(args) => fat_driver::run(&args),
+            Self::Ls(args) => files::list(&args),
+            Self::Cp(args) => files::copy(&args),
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Key(args) => keyslots::run(&args),

@@ -7,6 +7,8 @@ pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod elevators;
 pub(crate) mod erase;
+pub(crate) mod fat_driver;
+pub(crate) mod files;
 pub(crate) mod format;
 pub(crate) mod header;
 pub(crate) mod info;

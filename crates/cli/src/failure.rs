@@ -280,6 +280,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`pipeline`", "--pipeline"),
     ("is opened with `tcrypt`", "commands that read its data take --type tcrypt"),
     ("`as_file`", "--as-file"),
+    ("`recursive`", "--recursive"),
     ("`inner_partition`", "--inner-partition"),
     ("`uid`, `gid` and `umask`", "--uid, --gid and --umask"),
     ("`backup`", "--tcrypt-backup"),

@@ -498,13 +498,19 @@ fn bad_targets_and_keys_are_one_error_of_the_caller() {
 }
 
 #[test]
-fn missing_driver_is_named_with_its_package_and_fat_with_its_problem() {
+fn missing_driver_is_named_with_its_package_and_the_volume() {
     let home = Home::new();
     let mut btrfs = vec![0; 70_000];
     btrfs[65_600..65_608].copy_from_slice(b"_BHRfS_M");
-    let mut fat = vec![0; 4096];
-    fat[82..90].copy_from_slice(b"FAT32   ");
-    for (plaintext, part) in [(btrfs, "in the package lklfuse"), (fat, "fusefat loses files")] {
+    let mut exfat = vec![0; 4096];
+    exfat[3..11].copy_from_slice(b"EXFAT   ");
+    for (plaintext, part) in [
+        (
+            btrfs,
+            "vol: the volume has btrfs, and its driver lklfuse is missing; it is in the package",
+        ),
+        (exfat, "vol: the volume has exFAT, which no program can show"),
+    ] {
         home.volume("vol", &plaintext);
         let output =
             home.blockyard(&["mount", "vol", "dir", "-d", "pass"]).env("PATH", "/bin").output();
@@ -512,4 +518,64 @@ fn missing_driver_is_named_with_its_package_and_fat_with_its_problem() {
         assert!(said.contains(part) || said.contains("/dev/fuse"), "{said}");
         fs::remove_file(home.lab.path("vol")).unwrap();
     }
+}
+
+#[test]
+fn fat_is_mounted_edited_unmounted_and_sound() {
+    let home = Home::new();
+    for bits in ["12", "16", "32"] {
+        let sectors = ["8", "1"][usize::from(bits != "12")];
+        let words = ["-F", bits, "-s", sectors, "plain"];
+        if !home.file_system("vol", "mkfs.fat", &words) || !home.mount(&["vol", "dir"]) {
+            return;
+        }
+        home.sh("mkdir dir/new; head -c 3000000 plain > dir/new/copy; echo hi > 'dir/A long name'");
+        home.sh("mv dir/new/copy dir/new/moved; cp dir/new/moved dir/other; rm dir/other");
+        home.sh(
+            "printf changed | dd of=dir/new/moved bs=1 seek=1000 conv=notrunc,fsync status=none",
+        );
+        home.sh(
+            "mkdir dir/sub; mv dir/new dir/sub; touch -d '2020-02-02 02:02:02Z' dir/sub/new/moved",
+        );
+        home.sh("truncate -s 2000000 dir/sub/new/moved; test -e 'dir/a LONG name'");
+        home.sh("exec 5<'dir/A long name'; rm 'dir/A long name'; test \"$(cat <&5)\" = hi");
+        assert_eq!(home.sh("stat -c %a dir/sub; ls dir"), "700\nsub\n");
+        home.ok(&["umount", "dir"]);
+        assert_eq!(home.leftovers(), [""; 0]);
+        assert!(home.mount(&["vol", "dir", "--as-file"]));
+        let report = home.sh("PATH=$PATH:/sbin:/usr/sbin; fsck.fat -n dir/vol");
+        assert_eq!(report.lines().count(), 2, "{report}");
+        home.ok(&["umount", "dir"]);
+        assert!(home.mount(&["vol", "dir", "-r"]));
+        assert_eq!(home.sh("stat -c '%s %a' dir/sub/new/moved"), "2000000 700\n");
+        home.sh("head -c 1000 plain | cmp -n 1000 - dir/sub/new/moved");
+        assert_eq!(
+            home.sh("dd if=dir/sub/new/moved bs=1 skip=1000 count=7 status=none"),
+            "changed"
+        );
+        home.sh_fails("touch dir/other");
+        home.ok(&["umount", "dir"]);
+        fs::remove_file(home.lab.path("vol")).unwrap();
+    }
+}
+
+#[test]
+fn signal_ends_a_mount_of_fat_with_open_files_in_order() {
+    let home = Home::new();
+    if !home.file_system("vol", "mkfs.fat", &["-F", "16", "-s", "1", "plain"]) {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let mut command = home.command("sh");
+    command.args(["-c", "exec 7>dir/file; echo kept >&7; echo open; read go"]);
+    let mut user = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(user.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+    drop(user.stdin.take());
+    user.wait().unwrap();
+    assert_eq!(home.leftovers(), [""; 0]);
+    assert_eq!(text(&home.run(&["cp", "vol:/file", "-", "-d", "pass"]).stdout), "kept\n");
 }

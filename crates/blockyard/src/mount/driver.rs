@@ -13,9 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal};
 
-use super::filesystems::{DriverProgram, FileSystem};
+use super::drivers::DriverProgram;
 use super::mount_at;
-use crate::Error;
+use crate::file_system::FileSystem;
+use crate::{Error, Volume};
 
 /// Wait for the end of a driver whose mount has gone, before a signal asks for it.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ pub(super) struct Owner {
 
 /// The order for a driver.
 pub(super) struct Order<'a> {
-    pub(super) system: &'static FileSystem,
+    pub(super) driver: &'static DriverProgram,
     pub(super) program: &'a Path,
     /// The plaintext.
     pub(super) file: &'a Path,
@@ -54,14 +55,19 @@ pub(super) struct Driver {
 }
 
 /// Refuses an owner for a file system that has owners itself.
-pub(super) fn check_owner(system: &FileSystem, target: &Path, owner: Owner) -> Result<(), Error> {
+pub(super) fn check_owner(
+    system: FileSystem,
+    driver: &DriverProgram,
+    volume: &Volume,
+    owner: Owner,
+) -> Result<(), Error> {
     let is_given = owner.uid.is_some() || owner.gid.is_some() || owner.umask.is_some();
-    if is_given && system.driver.as_ref().is_ok_and(|driver| !driver.takes_owner) {
+    if is_given && !driver.takes_owner {
         let problem = format!(
             "`uid`, `gid` and `umask` are for file systems without owners; {} has its own",
-            system.name
+            system.name()
         );
-        return Err(Error::mount(target, problem));
+        return Err(Error::contents(volume, problem));
     }
     Ok(())
 }
@@ -69,7 +75,7 @@ pub(super) fn check_owner(system: &FileSystem, target: &Path, owner: Owner) -> R
 impl Driver {
     /// Starts a driver, and returns when its mount is there.
     pub(super) fn start(order: &Order<'_>, stop: &StopSignal) -> Result<Self, Error> {
-        let Ok(program) = &order.system.driver else { unreachable!("its program was found") };
+        let program = order.driver;
         let wrong = |problem: String| Error::mount(order.directory, problem);
         let mut mounts = Mounts::open().map_err(|error| wrong(error.to_string()))?;
         let output = File::create(order.said).map_err(|error| Error::file(order.said, error))?;
@@ -85,13 +91,22 @@ impl Driver {
         // A Ctrl-C in the terminal is for the supervisor, which ends everything in order.
         command.process_group(0);
         end_with_this_thread(&mut command);
-        let child = command
+        let mut child = command
             .spawn()
             .map_err(|error| wrong(format!("cannot start {}: {error}", program.name)))?;
         let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty());
-        let pidfd =
-            pidfd.map_err(|errno| wrong(format!("cannot watch {}: {errno}", program.name)))?;
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                // It may not have mounted yet. Its number is its own until it is waited for.
+                let _ = child.kill();
+                let _ = child.wait();
+                if matches!(mount_at(order.directory), Ok(Some(_))) {
+                    let _ = fuse::unmount(order.directory, true);
+                }
+                return Err(wrong(format!("cannot watch {}: {errno}", program.name)));
+            }
+        };
         let name = program.name;
         let said = order.said.to_path_buf();
         let mut driver = Self { name, child, pidfd, said, is_told: false };
@@ -150,7 +165,8 @@ impl Driver {
         let said = fs::read(&self.said).unwrap_or_default();
         let said = String::from_utf8_lossy(&said).into_owned();
         let lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let said = lines.last().map_or_else(String::new, |line| format!(": {line}"));
+        let said = lines.last().map(|line| line.strip_prefix("error: ").unwrap_or(line));
+        let said = said.map_or_else(String::new, |line| format!(": {line}"));
         format!("the driver {} {how}{said}", self.name)
     }
 

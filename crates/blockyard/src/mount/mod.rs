@@ -3,14 +3,15 @@
 //! ```text
 //! mount_file:   TARGET is the plaintext as one file           (host/fuse)
 //! mount_files:  a private directory has that file; the driver of its file system, a program of its
-//!               own, mounts it on TARGET                      (filesystems.rs, driver.rs)
+//!               own, mounts it on TARGET                      (drivers.rs, driver.rs, fat/)
 //! Mounted::run: until the mount, the driver, a signal or `umount` ends it; then in order: driver,
 //!               file, flush                                   (door.rs, unmount.rs)
 //! ```
 
 mod door;
 mod driver;
-mod filesystems;
+mod drivers;
+mod fat;
 mod places;
 mod unmount;
 
@@ -20,14 +21,13 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use blockyard_crypt::partition::Table;
-use blockyard_crypt::source::{HeaderSource, SourceError};
 use blockyard_host::fuse::{self, FileOptions, LastUse, Mounts, Target};
 use blockyard_host::process::StopSignal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{getegid, geteuid};
 
 use crate::error::contained;
+use crate::part::Part;
 use crate::{Error, Volume};
 
 use door::{Asker, Door};
@@ -35,6 +35,8 @@ use driver::{Driver, Owner};
 use places::PrivateDirectory;
 
 pub use blockyard_host::fuse::LastUse as MountUse;
+pub use drivers::FAT_DRIVER;
+pub use fat::{FatOptions, drive_fat};
 pub use unmount::unmount;
 
 /// More threads gain nothing on any present machine by default.
@@ -92,7 +94,8 @@ impl Volume {
         contained(|| {
             let target = Target::check(target)?;
             let place = target.path().to_path_buf();
-            let file = self.file_mount(target, options, self.range_of(options)?, false)?;
+            let range = Part::find(self, options.inner_partition.as_deref())?.range;
+            let file = self.file_mount(target, options, range, false)?;
             let shown = file.path().display().to_string();
             match Door::open(&place) {
                 Ok(door) => {
@@ -129,22 +132,21 @@ impl Volume {
                     return Err(Error::mount(&path, problem));
                 }
             };
-            let range = self.range_of(options)?;
-            let part = Part { volume: self, range: range.clone() };
-            let system = filesystems::detect(&part).ok_or_else(|| unknown(&target, &part))?;
-            let program = system.find_program(&target)?;
+            let part = Part::find(self, options.inner_partition.as_deref())?;
+            let system = part.file_system()?;
+            let (driver, program) = drivers::find(system, self)?;
             let owner = Owner { uid: options.uid, gid: options.gid, umask: options.umask };
-            driver::check_owner(system, &target, owner)?;
+            driver::check_owner(system, driver, self, owner)?;
             places::sweep();
             let private = PrivateDirectory::new(&target)?;
             let below = Target::check(&private.volume())?;
-            let for_root = system.runs_as_root(&program);
+            let for_root = drivers::runs_as_root(&program);
             let own = MountOptions { uid: None, gid: None, umask: None, ..options.clone() };
             let file = self
-                .file_mount(below, &own, range, for_root)
+                .file_mount(below, &own, part.range, for_root)
                 .map_err(|error| if for_root { needs_others(&target, &program) } else { error })?;
             let order = driver::Order {
-                system,
+                driver,
                 program: &program,
                 file: &file.path(),
                 directory: &target,
@@ -155,7 +157,7 @@ impl Volume {
             match driven(&order, stop) {
                 Ok((driver, door)) => {
                     let shown =
-                        format!("{} ({} by {})", target.display(), system.name, driver.name());
+                        format!("{} ({} by {})", target.display(), system.name(), driver.name());
                     let parts = Parts { door, driver: Some(driver), file, private: Some(private) };
                     Ok(Mounted::new(parts, target, shown))
                 }
@@ -192,52 +194,6 @@ impl Volume {
         };
         Ok(fuse::FileMount::new(&self.shared().host, target, &options)?)
     }
-
-    /// The bytes of the partition that the options name.
-    fn range_of(&self, options: &MountOptions) -> Result<Range<u64>, Error> {
-        let whole = 0..self.len();
-        let Some(name) = &options.inner_partition else { return Ok(whole) };
-        let wrong = |problem: String| Error::options(Path::new("inner_partition"), problem);
-        let part = Part { volume: self, range: whole };
-        match Table::read(&part).map_err(|error| wrong(error.to_string()))? {
-            None => Err(wrong("the plaintext has no partition table".into())),
-            Some(table) => {
-                let found = table.find(name).map_err(|error| wrong(error.to_string()))?;
-                Ok(found.bytes.clone())
-            }
-        }
-    }
-}
-
-/// A part of the plaintext, for looking at its start.
-struct Part<'a> {
-    volume: &'a Volume,
-    range: Range<u64>,
-}
-
-impl HeaderSource for Part<'_> {
-    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        Ok(self.volume.read_exact_at(buf, self.range.start + offset_bytes)?)
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-}
-
-/// No known file system: says what else is there.
-fn unknown(target: &Path, part: &Part<'_>) -> Error {
-    let table = Table::read(part).ok().flatten();
-    let Some(table) = table.filter(|table| !table.partitions.is_empty()) else {
-        let problem = "the plaintext has no known file system; `--as-file` mounts it as one file";
-        return Error::mount(target, problem);
-    };
-    let numbers: Vec<_> = table.partitions.iter().map(|one| one.number.to_string()).collect();
-    let problem = format!(
-        "the plaintext is a disk with partitions: {}; choose one with `inner_partition`",
-        numbers.join(", ")
-    );
-    Error::mount(target, problem)
 }
 
 /// Starts the driver, and listens.

@@ -15,7 +15,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
-use super::{FileOptions, Mounts, SOURCE, Target};
+use super::{Mounts, SOURCE};
 use crate::Error;
 
 /// The program, and its package on Debian.
@@ -47,23 +47,32 @@ fn is_no_device(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
+/// A mount in the list of mounts, and its access.
+#[derive(Clone, Copy, Debug)]
+pub struct Appearance<'a> {
+    /// Name behind [`SOURCE`].
+    pub name: &'a str,
+    /// No writes.
+    pub read_only: bool,
+    /// Lets the kernel pass requests of other users; the permissions still hold.
+    pub others: bool,
+}
+
 /// Mounts; returns the channel to the kernel.
-pub(super) fn mount(
-    target: &Target,
-    options: &FileOptions,
-    read_only: bool,
-) -> Result<OwnedFd, Error> {
-    let place = target.path();
+///
+/// # Errors
+/// FUSE is not available, or the place is refused.
+pub fn mount(place: &Path, appearance: Appearance<'_>) -> Result<OwnedFd, Error> {
     check_machine()?;
     let failed = |error: io::Error| Error::io(place, "mount a volume", error);
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| failed(errno.into()))?;
-    let access = if read_only { "ro" } else { "rw" };
-    let others = if options.others { ",allow_other" } else { "" };
+    let access = if appearance.read_only { "ro" } else { "rw" };
+    let others = if appearance.others { ",allow_other" } else { "" };
     let words = format!(
         "{access},nosuid,nodev,default_permissions,subtype=blockyard,fsname={SOURCE}{}{others}",
-        plain_name(&options.name)
+        plain_name(appearance.name)
     );
     // Its standard input is the socket, so that no other program inherits it.
     let output = Command::new(PROGRAM)

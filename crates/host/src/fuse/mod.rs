@@ -11,31 +11,26 @@ mod file;
 mod fusermount;
 mod mountinfo;
 mod pool;
+mod session;
 mod target;
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-use fuser::{Config, Session, SessionACL};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::Error;
 use crate::log::{Event, Kind};
-use crate::poll;
-use crate::process::leave_signals_to_others;
-use crate::threads::AbortOnPanic;
 use crate::volume::Volume;
 
 use file::VolumeFile;
 use pool::Pool;
 
-pub use fusermount::{check_machine, unmount};
+pub use fusermount::{Appearance, check_machine, mount, unmount};
 pub use mountinfo::{Mount, Mounts, SOURCE};
+pub use session::Session;
 pub use target::{Target, is_disconnected};
 
 /// Limit of a session's threads.
@@ -66,9 +61,7 @@ pub struct FileMount {
     target: Target,
     name: String,
     pool: Arc<Pool>,
-    /// Readable when the session has ended.
-    ended: Arc<OwnedFd>,
-    session: JoinHandle<io::Result<()>>,
+    session: Session,
 }
 
 /// State of a file's users when its mount ended.
@@ -91,27 +84,17 @@ impl FileMount {
         let threads = options.threads.clamp(1, THREADS_MAX);
         let pool = Arc::new(Pool::new(volume, threads)?);
         let file = VolumeFile::new(volume, Arc::clone(&pool), &target, options);
-        let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| of_target(e.into()))?);
-        let device = fusermount::mount(&target, options, volume.read_only())?;
-        let mut config = Config::default();
-        config.n_threads = Some(threads);
-        config.clone_fd = true;
-        let session = Session::from_fd(file, device, SessionACL::All, config)
-            .and_then(|session| {
-                let ended = Arc::clone(&ended);
-                std::thread::Builder::new().name("fuse".into()).spawn(move || {
-                    let _abort = AbortOnPanic;
-                    leave_signals_to_others();
-                    let outcome = session.run();
-                    let _ = rustix::io::write(&*ended, &1u64.to_ne_bytes());
-                    outcome
-                })
-            })
-            .map_err(|error| {
-                let _ = unmount(target.path(), true);
-                of_target(error)
-            })?;
-        Ok(Self { target, name: options.name.clone(), pool, ended, session })
+        let appearance = Appearance {
+            name: &options.name,
+            read_only: volume.read_only(),
+            others: options.others,
+        };
+        let device = mount(target.path(), appearance)?;
+        let session = Session::start(file, device, threads).map_err(|error| {
+            let _ = unmount(target.path(), true);
+            of_target(error)
+        })?;
+        Ok(Self { target, name: options.name.clone(), pool, session })
     }
 
     /// Path of the file.
@@ -132,7 +115,7 @@ impl FileMount {
     /// Readable when the file was unmounted and no program has it open.
     #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.as_fd()
+        self.session.ended()
     }
 
     /// Unmounts the file, completes its requests and flushes the volume.
@@ -141,18 +124,17 @@ impl FileMount {
     /// The flush failed, now or before: acknowledged writes may be lost.
     pub fn end(self) -> Result<LastUse, Error> {
         let place = self.target.path();
-        if !self.has_ended(Duration::ZERO)
+        if !self.session.has_ended(Duration::ZERO)
             && let Err(busy) = unmount(place, false)
-            && !self.has_ended(Duration::ZERO)
+            && !self.session.has_ended(Duration::ZERO)
             && unmount(place, true).is_err()
         {
             Event::new(Kind::Warning)
                 .say(format_args!("{}: cannot unmount it: {busy}", place.display()));
         }
         // The kernel ends a session without users at once.
-        let last_use = if self.has_ended(SESSION_END) {
-            let outcome = self.session.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-            outcome.map(|()| LastUse::Closed)
+        let last_use = if self.session.has_ended(SESSION_END) {
+            self.session.join().map(|()| LastUse::Closed)
         } else {
             Ok(LastUse::StillOpen)
         };
@@ -160,11 +142,7 @@ impl FileMount {
         self.pool.close_and_flush().map_err(|error| Error::io(place, "flush", error))?;
         last_use.map_err(|error| Error::io(place, "serve it by FUSE", error))
     }
-
-    fn has_ended(&self, limit: Duration) -> bool {
-        poll::readable(&[Some(self.ended.as_fd())], Some(limit)).is_ok_and(|ready| ready[0])
-    }
 }
 
 /// Limit for the kernel to end a session after its unmount, on a busy machine.
-const SESSION_END: Duration = Duration::from_secs(2);
+pub const SESSION_END: Duration = Duration::from_secs(2);
