@@ -20,9 +20,14 @@ struct Disk {
 impl Disk {
     /// ext2 without checksums, which would refuse every change; `None` without the program.
     fn ext2(kind: &str, tree: &[(&str, Item)]) -> Option<Self> {
+        Self::with_size(kind, "1M", tree)
+    }
+
+    fn with_size(kind: &str, size: &str, tree: &[(&str, Item)]) -> Option<Self> {
         let disk = Self::with_tree(tree);
         let features = "^metadata_csum,^64bit,^resize_inode,^dir_index";
-        let words = ["-q", "-F", "-t", kind, "-O", features, "-d", "tree", "image", "1M"];
+        let words =
+            ["-q", "-F", "-N", "64", "-t", kind, "-O", features, "-d", "tree", "image", size];
         disk.made("mke2fs", &words)
     }
 
@@ -34,6 +39,12 @@ impl Disk {
         let copied = disk.sh("mcopy -s -i image tree/* ::/");
         copied.then(|| disk.image = fs::read(disk.path("image")).unwrap())?;
         Some(disk)
+    }
+
+    /// ISO 9660 with Rock Ridge and Joliet.
+    fn iso(tree: &[(&str, Item)]) -> Option<Self> {
+        let disk = Self::with_tree(tree);
+        disk.made("genisoimage", &["-quiet", "-R", "-J", "-o", "image", "tree"])
     }
 
     fn with_tree(tree: &[(&str, Item)]) -> Self {
@@ -89,6 +100,10 @@ impl Disk {
 
     /// Lists and copies all of it to a new folder `out/copy`.
     fn copy(&self, image: &[u8]) -> Result<(), Error> {
+        self.copy_with(image, false)
+    }
+
+    fn copy_with(&self, image: &[u8], replace: bool) -> Result<(), Error> {
         let path = self.path("changed");
         fs::write(&path, image).unwrap();
         let _ = fs::remove_dir_all(self.path("out"));
@@ -101,7 +116,7 @@ impl Disk {
                 let _ = files.target(&Path::new("/").join(&entry.name));
             }
         }
-        let options = CopyOptions { recursive: true, ..CopyOptions::default() };
+        let options = CopyOptions { recursive: true, replace };
         let target = self.path("out/copy");
         files.copy(Path::new("/"), &target, &options, &InUse::default(), &mut |_| ())
     }
@@ -126,9 +141,11 @@ fn folder_with_the_name_of_a_link_is_not_written_through_the_link() {
     fs::create_dir(disk.path("outside")).unwrap();
     disk.copy(&disk.image).unwrap();
     disk.replace(b"same-name-2", b"same-name-1");
-    let refused = disk.copy(&disk.image).unwrap_err().to_string();
-    assert!(refused.contains("same-name-1: exists already"), "{refused}");
-    assert_eq!(fs::read_dir(disk.path("outside")).unwrap().count(), 0);
+    for replace in [false, true] {
+        let refused = disk.copy_with(&disk.image, replace).unwrap_err().to_string();
+        assert!(refused.contains("same-name-1: exists already"), "{refused}");
+        assert_eq!(fs::read_dir(disk.path("outside")).unwrap().count(), 0);
+    }
 }
 
 #[test]
@@ -139,6 +156,10 @@ fn file_with_the_name_of_a_link_does_not_replace_its_target() {
     disk.replace(b"same-name-2", b"same-name-1");
     let refused = disk.copy(&disk.image).unwrap_err().to_string();
     assert!(refused.contains("same-name-1: exists already"), "{refused}");
+    assert_eq!(fs::read(disk.path("victim")).unwrap(), b"kept");
+    // The link gives way to the file.
+    disk.copy_with(&disk.image, true).unwrap();
+    assert_eq!(fs::read(disk.path("out/copy/same-name-1")).unwrap(), [7; 9]);
     assert_eq!(fs::read(disk.path("victim")).unwrap(), b"kept");
 }
 
@@ -162,17 +183,17 @@ fn folder_that_holds_itself_is_an_error_of_its_depth() {
     assert!(refused.contains("nested in each other"), "{refused}");
 }
 
-/// Each folder holds the next one twice: 2^24 paths.
+/// Each folder holds the next one twice: 2^13 paths, on a disk with room for 8192 entries.
 #[test]
 fn folders_with_more_paths_than_room_are_an_error() {
-    let names: Vec<String> = (0..24).map(|n| format!("pair-{n:02}")).collect();
+    let names: Vec<String> = (0..13).map(|n| format!("pair-{n:02}")).collect();
     let tree: Vec<(String, Item)> = names
         .iter()
         .flat_map(|name| ["-a", "-b"].map(|end| (format!("{name}{end}"), Folder)))
         .collect();
     let tree: Vec<(&str, Item)> =
         tree.into_iter().map(|(name, item)| (&*name.leak(), item)).collect();
-    let Some(mut disk) = Disk::ext2("ext2", &tree) else { return };
+    let Some(mut disk) = Disk::with_size("ext2", "96K", &tree) else { return };
     // The root's entries, moved into each other: folder N has two entries for folder N + 1.
     let inode = |disk: &Disk, name: &str| -> u32 {
         let place = disk.places(name.as_bytes())[0];
@@ -276,4 +297,13 @@ fn changed_fat_images_are_errors_or_copies() {
         disk.copy(&disk.image).unwrap();
         changed_images_are_read(&disk);
     }
+}
+
+#[test]
+fn changed_iso_images_are_errors_or_copies() {
+    let mut tree = mixed_tree();
+    tree.push(("link", Link("folder/short")));
+    let Some(disk) = Disk::iso(&tree) else { return };
+    disk.copy(&disk.image).unwrap();
+    changed_images_are_read(&disk);
 }

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::Cli;
-use crate::commands::serve;
+use crate::commands::{mount, serve};
 use crate::failure::Exit;
 use crate::output::say;
 
@@ -54,8 +54,13 @@ fn main() -> ExitCode {
 
 /// Help and version on standard output, an error on standard error. A closed pipe is no error.
 fn usage(error: &clap::Error) -> ExitCode {
-    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
-    if let Some(sentence) = serve::foreign::explained(error).filter(|_| serves) {
+    let command = std::env::args_os().nth(1).unwrap_or_default();
+    let sentence = match command.to_str() {
+        Some("serve") => serve::foreign::explained(error),
+        Some("mount") => mount::explained(error),
+        _ => None,
+    };
+    if let Some(sentence) = sentence {
         say(&format!("error: {sentence}"));
         return ExitCode::from(Exit::Failed as u8);
     }

@@ -262,3 +262,34 @@ fn server_that_cannot_wait_any_more_drains_and_flushes() {
     // Requests were answered, and then the connection ended.
     assert_eq!(client.end(), 0);
 }
+
+/// The error reaches the program that asked for the flush, and the one that ends the mount.
+#[test]
+fn flush_that_failed_is_an_error_of_fsync_on_a_mount_and_of_umount() {
+    let lab = Lab::new();
+    let disk = Disk::start(&lab, "far");
+    lab.write("key", [7; 64]);
+    std::fs::create_dir(lab.path("dir")).unwrap();
+    let words = ["mount", "nbd+unix:///plain?socket=far", "dir", "--as-file", "--type", "plain"];
+    let cipher = ["-c", "aes-xts-plain64", "-s", "512", "-d", "key"];
+    let mounted = lab.run(&[&words[..], &cipher].concat());
+    let said = text(&mounted.stderr);
+    if !mounted.status.success() {
+        assert!(said.contains("/dev/fuse") || said.contains("fusermount3"), "{said}");
+        println!("skipped, because this machine refuses FUSE: {said}");
+        return;
+    }
+    let file = std::fs::File::options().write(true).open(lab.path("dir/volume")).unwrap();
+    let write = |byte| std::os::unix::fs::FileExt::write_all_at(&file, &[byte; 4096], 4096);
+    write(1).unwrap();
+    file.sync_all().unwrap();
+    write(2).unwrap();
+    disk.fails.store(true, Ordering::SeqCst);
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(EIO.cast_signed()));
+    disk.fails.store(false, Ordering::SeqCst);
+    // A later flush would not bring back what was lost.
+    assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(EIO.cast_signed()));
+    drop(file);
+    let ended = lab.refused(&["umount", "dir"], 1);
+    assert!(ended.contains("a flush failed") || ended.contains("cannot flush"), "{ended}");
+}

@@ -66,7 +66,7 @@ fn files_are_listed_as_text_and_as_json() {
     let data = long.lines().next().unwrap();
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
-    let wanted = format!("-rwSr----- {uid:>5} {gid:>5}  300000 2020-02-02 02:02 data");
+    let wanted = format!("-rwSr----- {uid:>5} {gid:>5} 300000 2020-02-02 02:02 data");
     assert_eq!(data, wanted);
     assert!(ls(&["-l", "vol:/etc"]).contains(" link -> passwd\n"));
     let json: serde_json::Value = serde_json::from_str(&ls(&["--json", "vol:/data"])).unwrap();
@@ -203,6 +203,33 @@ fn fat_is_listed_and_copied() {
         assert_eq!(lab.read("out/etc/passwd"), b"root:x:0:0\n");
         let data = fs::metadata(lab.path("out/data")).unwrap();
         assert_eq!((data.mode() & 0o7777, data.mtime()), (0o600, TIME.as_secs().cast_signed()));
+    }
+}
+
+#[test]
+fn iso_is_listed_and_copied_by_the_names_that_it_has() {
+    for (options, passwd, data) in [
+        ("-R", "etc/passwd", "a long name, with Case"),
+        ("-J", "etc/passwd", "a long name, with Case"),
+        ("-R -J", "etc/passwd", "a long name, with Case"),
+        ("", "ETC/PASSWD", "A_LONG_N"),
+    ] {
+        let script = format!(
+            "mv tree/data 'tree/a long name, with Case'; ln -s etc/passwd tree/link; \
+             genisoimage -quiet {options} -o plain tree; truncate -s 16252928 plain"
+        );
+        let Some(lab) = volume(&script) else { return };
+        let list = text(&lab.ok(&["ls", "-l", "vol", "-d", "pass"]).stdout);
+        assert!(list.contains(data), "{options}: {list}");
+        lab.ok(&["cp", "-r", "vol:/", "out", "-d", "pass"]);
+        assert_eq!(lab.read(&format!("out/{passwd}")), b"root:x:0:0\n", "{options}");
+        let copy = lab.path("out").join(data);
+        assert_eq!(fs::read(&copy).unwrap(), lab.read("tree/a long name, with Case"), "{options}");
+        if options.contains("-R") {
+            let copy = fs::metadata(copy).unwrap();
+            assert_eq!((copy.mode() & 0o777, copy.mtime()), (0o640, TIME.as_secs().cast_signed()));
+            assert_eq!(fs::read_link(lab.path("out/link")).unwrap().to_str(), Some("etc/passwd"));
+        }
     }
 }
 

@@ -236,6 +236,48 @@ fn plaintext_is_a_file_that_an_ordinary_user_reads_and_writes() {
 }
 
 #[test]
+fn umount_of_the_file_in_a_mount_ends_the_mount() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    if !home.mount(&["vol", "dir", "--as-file"]) {
+        return;
+    }
+    home.ok(&["umount", "dir/vol"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// A stopped driver is continued, so that it writes back and ends.
+#[test]
+fn umount_of_a_mount_with_a_stopped_driver_ends_it() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    home.sh("echo kept > dir/file");
+    kill_process(mount.child_pid(), Signal::STOP).unwrap();
+    home.ok(&["umount", "dir", "--lazy"]);
+    assert_eq!(mount.end().0, Some(0));
+    assert_eq!(text(&home.run(&["cp", "vol:/file", "-", "-d", "pass"]).stdout), "kept\n");
+}
+
+/// Spellings of mount(8), qemu-nbd and nbdkit.
+#[test]
+fn options_of_other_programs_are_accepted_or_answered_with_ours() {
+    let home = Home::new();
+    home.volume("vol", b"no file system");
+    let sentence = home.refused(&["mount", "-o", "ro", "vol", "dir", "-d", "pass"], 1);
+    assert!(sentence.contains("-o is --offset SECTORS here"), "{sentence}");
+    assert!(sentence.contains("--read-only"), "{sentence}");
+    let unknown = home.run(&["mount", "vol", "dir", "--uid", "no-such-user"]);
+    assert!(text(&unknown.stderr).contains("there is no such user"), "{}", text(&unknown.stderr));
+    let known = home.refused(&["mount", "vol", "full", "--uid", "root", "-d", "pass"], 1);
+    assert!(!known.contains("--uid"), "{known}");
+    let served = home.refused(&["serve", "-c", "vol"], 1);
+    assert!(served.contains("-c is --cipher here"), "{served}");
+}
+
+#[test]
 fn plaintext_is_mounted_over_its_own_image() {
     let home = Home::new();
     home.volume("vol.img", b"the plaintext");
@@ -329,7 +371,8 @@ fn partition_inside_the_volume_is_chosen_by_its_number() {
     assert!(choose.contains("partitions: 1; choose one with --inner-partition"), "{choose}");
     let words = ["mount", "vol", "dir", "-d", "pass", "--inner-partition", "7"];
     let missing = home.refused(&words, 1);
-    assert!(missing.contains("\"7\""), "{missing}");
+    assert!(missing.contains("vol: --inner-partition \"7\": "), "{missing}");
+    assert!(!missing.contains(" --partition"), "{missing}");
 }
 
 #[test]
@@ -479,7 +522,7 @@ fn bad_targets_and_keys_are_one_error_of_the_caller() {
         (&["mount", "vol", "full", "--as-file", "-d", "pass"], 1, "not empty"),
         (&["mount", "vol", "nowhere", "--as-file", "-d", "pass"], 1, "nowhere"),
         (&["mount", "vol", "full/file", "-d", "pass"], 1, "--as-file"),
-        (&["mount", "vol", "dir", "-d", "pass"], 1, "no known file system"),
+        (&["mount", "vol", "dir", "-d", "pass"], 1, "vol: the plaintext has no known file system"),
         (&["mount", "vol", "dir", "--as-file", "-d", "wrong"], 2, "passphrase"),
         (&["mount", "vol", "dir", "--as-file", "-d", "pass", "--name", "a/b"], 1, "--name"),
         (&["umount", "full"], 1, "nothing is mounted"),

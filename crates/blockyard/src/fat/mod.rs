@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 pub(crate) use disk::{Disk, Storage};
 pub(crate) use hadris_fat::FileEntry;
-pub(crate) use time::{Moment, fat_time, moment};
+pub(crate) use time::{Moment, days_of, fat_time, moment};
 
 use layout::Layout;
 use time::CLOCK;

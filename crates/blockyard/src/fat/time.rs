@@ -57,7 +57,7 @@ pub(crate) fn fat_time(moment: Moment) -> FatDateTime {
 }
 
 /// Days from 1970-01-01 to the first day of a month.
-fn days_of(year: i64, month: i64) -> i64 {
+pub(crate) fn days_of(year: i64, month: i64) -> i64 {
     // Days before each month of a year without a leap day.
     const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let leap_days = |year: i64| year / 4 - year / 100 + year / 400;

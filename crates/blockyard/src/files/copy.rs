@@ -13,8 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, futimens, mkdirat, openat, symlinkat,
-    unlinkat, utimensat,
+    AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, futimens, mkdirat, openat,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -328,9 +328,11 @@ fn finish(file: &File, entry: &Entry, default_mode: u32) -> io::Result<()> {
 }
 
 fn times(entry: &Entry) -> Timestamps {
-    let time = |time: Time| Timespec {
-        tv_sec: time.seconds,
-        tv_nsec: time.nanoseconds.min(999_999_999).into(),
+    let time = |time: Option<Time>| match time {
+        Some(time) => {
+            Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999).into() }
+        }
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
     };
     Timestamps { last_access: time(entry.accessed), last_modification: time(entry.modified) }
 }

@@ -122,9 +122,8 @@ impl Read for ExtFile {
 }
 
 fn entry(name: OsString, metadata: &Metadata) -> Entry {
-    let time = |time: ext4_view::Timestamp| Time {
-        seconds: time.seconds(),
-        nanoseconds: time.nanoseconds(),
+    let time = |time: ext4_view::Timestamp| {
+        Some(Time { seconds: time.seconds(), nanoseconds: time.nanoseconds() })
     };
     Entry {
         name,

@@ -1,6 +1,5 @@
 //! FAT.
 
-use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +37,7 @@ impl FatTree {
 
 impl Tree for FatTree {
     fn entry(&mut self, path: &Path) -> io::Result<Entry> {
-        Ok(self.find(path)?.map_or_else(root, |found| entry(&found)))
+        Ok(self.find(path)?.map_or_else(Entry::root, |found| entry(&found)))
     }
 
     fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
@@ -70,20 +69,8 @@ impl Read for FatFile<'_> {
     }
 }
 
-fn root() -> Entry {
-    Entry {
-        name: OsString::new(),
-        kind: Kind::Directory,
-        len: 0,
-        mode: None,
-        owner: None,
-        modified: Time::default(),
-        accessed: Time::default(),
-    }
-}
-
 fn entry(found: &FileEntry) -> Entry {
-    let time = |moment| Time { seconds: moment, nanoseconds: 0 };
+    let time = |moment| Some(Time { seconds: moment, nanoseconds: 0 });
     let mut accessed = found.modified();
     accessed.date = found.accessed_date();
     accessed.time = 0;

@@ -1,7 +1,7 @@
 //! The files in a volume, read without FUSE.
 //!
 //! ```text
-//! Volume::files -> Files: list, entry, copy ─ Tree: ext.rs, fat.rs ─ crate ─ source.rs ─ volume
+//! Volume::files -> Files: list, entry, copy ─ Tree: ext.rs, fat.rs, iso.rs ─ crate ─ source.rs
 //! ```
 //! The bytes of a file system are foreign: they may be damaged, or made to do harm. A file system
 //! is read, never written. Limits of entries, depth and links end a loop of directories, and a
@@ -10,6 +10,7 @@
 mod copy;
 mod ext;
 mod fat;
+mod iso;
 mod source;
 
 use std::ffi::{OsStr, OsString};
@@ -25,6 +26,7 @@ pub use copy::{CopyOptions, Skipped};
 
 use ext::ExtTree;
 use fat::FatTree;
+use iso::IsoTree;
 use source::Source;
 
 /// Limit of symbolic links in one path; that of Linux.
@@ -63,10 +65,25 @@ pub struct Entry {
     pub mode: Option<u32>,
     /// Numbers of the owner and the group; `None` if the file system has none.
     pub owner: Option<(u32, u32)>,
-    /// Time of the last change.
-    pub modified: Time,
-    /// Time of the last access.
-    pub accessed: Time,
+    /// Time of the last change, if it is known.
+    pub modified: Option<Time>,
+    /// Time of the last access, if it is known.
+    pub accessed: Option<Time>,
+}
+
+impl Entry {
+    /// The root of a file system that keeps nothing about it.
+    fn root() -> Self {
+        Self {
+            name: OsString::new(),
+            kind: Kind::Directory,
+            len: 0,
+            mode: None,
+            owner: None,
+            modified: None,
+            accessed: None,
+        }
+    }
 }
 
 /// Kind of an [`Entry`].
@@ -142,6 +159,7 @@ impl Volume {
             let opened: io::Result<Box<dyn Tree>> = match system {
                 FileSystem::Ext => ExtTree::open(source).map(|tree| Box::new(tree) as _),
                 FileSystem::Fat => FatTree::open(source).map(|tree| Box::new(tree) as _),
+                FileSystem::Iso9660 => IsoTree::open(source).map(|tree| Box::new(tree) as _),
                 other => {
                     let problem = format!(
                         "the volume has {}, which Blockyard cannot read; `blockyard mount` may \

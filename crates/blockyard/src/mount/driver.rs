@@ -20,7 +20,7 @@ use crate::{Error, Volume};
 
 /// Wait for the end of a driver whose mount has gone, before a signal asks for it.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// Wait after the signal: the driver may have much to write back.
+/// Wait after the signal: the driver may have much to write back. A stopped driver is continued.
 const WRITE_BACK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Owner and permissions of all files, for file systems that have none.
@@ -200,6 +200,8 @@ impl Driver {
         self.is_told = true;
         // It may have ended meanwhile.
         let _ = pidfd_send_signal(&self.pidfd, signal);
+        // A stopped driver would see the signal only when it is continued.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
     fn has_ended(&self, limit: Duration) -> bool {

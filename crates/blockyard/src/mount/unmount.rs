@@ -18,7 +18,7 @@ use crate::error::contained;
 /// flush failed.
 pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
     contained(|| {
-        let place = canonical(place).map_err(|error| Error::file(place, error))?;
+        let place = mounted(place)?;
         let Some(mount) = mount_at(&place)? else {
             // The driver of a killed process has unmounted it, but the plaintext may remain.
             if places::sweep().contains(&place) {
@@ -49,14 +49,28 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
     })
 }
 
-/// The canonical path, also of a mount whose process has ended.
-fn canonical(place: &Path) -> io::Result<PathBuf> {
+/// The canonical path of the mount that a path means: its mount point, or the plaintext as a file
+/// in it. A mount point is not touched, because its process may have ended or be stopped.
+fn mounted(place: &Path) -> Result<PathBuf, Error> {
+    let failed = |error: io::Error| Error::file(place, error);
+    let absolute = std::path::absolute(place).map_err(failed)?;
+    let folder = absolute.parent().unwrap_or(Path::new("/"));
+    let name = absolute.file_name().unwrap_or(OsStr::new(""));
+    // The folder may be a mount too.
+    let above = folder.parent().and_then(|above| above.canonicalize().ok());
+    let inside = above.and_then(|above| folder.file_name().map(|last| above.join(last)));
+    if let Some(inside) = inside
+        && let Some(mount) = mount_at(&inside)?
+        && name.to_str().is_some_and(|name| mount.has_file(name))
+    {
+        return Ok(inside);
+    }
+    let untouched = folder.canonicalize().map_err(failed)?.join(name);
+    if mount_at(&untouched)?.is_some() {
+        return Ok(untouched);
+    }
     match place.canonicalize() {
-        Err(error) if is_disconnected(&error) => {
-            let absolute = std::path::absolute(place)?;
-            let folder = absolute.parent().unwrap_or(Path::new("/")).canonicalize()?;
-            Ok(folder.join(absolute.file_name().unwrap_or(OsStr::new(""))))
-        }
-        result => result,
+        Err(error) if is_disconnected(&error) => Ok(untouched),
+        result => result.map_err(failed),
     }
 }

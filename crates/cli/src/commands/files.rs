@@ -20,7 +20,8 @@ use crate::time::utc;
 /// List files in a volume, without mounting it
 ///
 /// The last `:/` in VOLUME:/PATH that does not belong to a `://` separates the volume from the
-/// path. Without it, the root is listed. File systems: ext2, ext3, ext4 and FAT. Times are in UTC.
+/// path. Without it, the root is listed. File systems: ext2, ext3, ext4, FAT and
+/// ISO 9660. Times are in UTC.
 #[derive(Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -51,8 +52,8 @@ pub(crate) struct LsArgs {
 /// Copy files out of a volume, without mounting it
 ///
 /// The last `:/` in VOLUME:/PATH that does not belong to a `://` separates the volume from the
-/// path. File systems: ext2, ext3, ext4 and FAT. The copy has the permissions and times of the
-/// original and belongs to you. Nothing is written outside of TARGET.
+/// path. File systems: ext2, ext3, ext4, FAT and ISO 9660. The copy has the permissions and times
+/// of the original and belongs to you. Nothing is written outside of TARGET.
 #[derive(Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -148,7 +149,8 @@ struct Shown {
     uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gid: Option<u32>,
-    modified: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
 }
@@ -187,11 +189,11 @@ pub(crate) fn list(args: &LsArgs) -> Result<(), Failure> {
         let owner = |number: Option<u32>| number.map_or_else(|| "-".into(), |n| n.to_string());
         let uid = owner(shown.uid);
         let gid = owner(shown.gid);
+        let time = shown.modified.as_deref().map_or_else(|| "-".into(), minutes);
         format!(
-            "{} {uid:>5} {gid:>5} {:>width$} {} {name}{link}\n",
+            "{} {uid:>5} {gid:>5} {:>width$} {time:>16} {name}{link}\n",
             permissions(entry),
             shown.size,
-            &shown.modified[..16].replace('T', " "),
         )
     });
     print(&lines.collect::<String>())
@@ -209,10 +211,15 @@ impl Shown {
             mode: entry.mode.map(|mode| format!("{mode:04o}")),
             uid: entry.owner.map(|(uid, _)| uid),
             gid: entry.owner.map(|(_, gid)| gid),
-            modified: utc(entry.modified.seconds),
+            modified: entry.modified.map(|time| utc(time.seconds)),
             target: target.map(|target| target.to_string_lossy().into_owned()),
         }
     }
+}
+
+/// `2024-02-29 23:59`.
+fn minutes(time: &str) -> String {
+    time[..16].replace('T', " ")
 }
 
 /// `drwxr-xr-x`; without permissions, those of a copy.

@@ -13,7 +13,8 @@ use blockyard::mount::{self, MountOptions, MountUse, Mounted};
 use blockyard::{Settings, StopSignal, Volume};
 use blockyard_host::fuse;
 use blockyard_host::fuse::Target;
-use blockyard_host::process::{Forked, Worker, fork_to_background};
+use blockyard_host::process::{Forked, Worker, fork_to_background, group_id, user_id};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, ValueHint};
 
 use crate::args::{HelpArgs, ShortHelpArgs, VolumeArgs};
@@ -58,12 +59,12 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "NAME", requires = "as_file")]
     name: Option<String>,
 
-    /// Owner of the files, as a number; for --as-file and file systems without owners
-    #[arg(long, value_name = "UID")]
+    /// Owner of the files, a name or a number; for --as-file and file systems without owners
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
     uid: Option<u32>,
 
-    /// Group of the files, as a number
-    #[arg(long, value_name = "GID")]
+    /// Group of the files, a name or a number
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     gid: Option<u32>,
 
     /// Permissions that the files do not have, in octal [default: 077]
@@ -203,6 +204,32 @@ fn check_name(name: &str) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+fn parse_user(text: &str) -> Result<u32, String> {
+    let found = text.parse().ok().or_else(|| user_id(text));
+    found.ok_or_else(|| "there is no such user; `getent passwd` lists them".into())
+}
+
+fn parse_group(text: &str) -> Result<u32, String> {
+    let found = text.parse().ok().or_else(|| group_id(text));
+    found.ok_or_else(|| "there is no such group; `getent group` lists them".into())
+}
+
+/// The sentence for `-o OPTIONS` of `mount(8)`: the letter is cryptsetup's `--offset` here.
+pub(crate) fn explained(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
+    };
+    let is_offset = shown.starts_with("--offset") || shown.starts_with("-o");
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    (is_offset && is_value).then(|| {
+        format!(
+            "-o {value}: -o is --offset SECTORS here; instead of the options `ro`, `uid=`, `gid=` \
+             and `umask=` of mount(8), say --read-only, --uid, --gid and --umask"
+        )
+    })
 }
 
 fn parse_umask(text: &str) -> Result<u32, String> {

@@ -103,7 +103,7 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// The name without characters that have a meaning in mount options or in the list of mounts.
-fn plain_name(name: &str) -> String {
+pub(super) fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use super::fusermount::plain_name;
+
 /// Start of the source of our mounts.
 pub const SOURCE: &str = "blockyard:";
 
@@ -24,6 +26,12 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Whether it shows a plaintext as a file of this name.
+    #[must_use]
+    pub fn has_file(&self, name: &str) -> bool {
+        self.kind.starts_with("fuse") && self.source == format!("{SOURCE}{}", plain_name(name))
+    }
+
     /// Whether Blockyard has mounted it.
     #[must_use]
     pub fn is_ours(&self) -> bool {

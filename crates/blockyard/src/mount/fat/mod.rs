@@ -91,7 +91,8 @@ pub fn drive_fat(
         let target = Target::check(directory)?;
         let own = (geteuid().as_raw(), getegid().as_raw());
         let appearance = Appearance {
-            name: "fat",
+            // No file of a plaintext has this name by chance.
+            name: "driver-of-FAT",
             read_only: options.read_only,
             others: (options.uid, options.gid) != own || options.umask & 0o077 != 0o077,
         };

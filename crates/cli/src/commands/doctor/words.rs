@@ -214,7 +214,7 @@ fn of_header(fact: &Fact, shell: &str) -> (String, String) {
         Fact::SmallSectors { is_luks1 } => {
             let reencrypt = reencrypt("--sector-size 4096");
             let convert = if *is_luks1 {
-                format!("cryptsetup convert --type luks2 {shell} && ")
+                format!("blockyard header convert --type luks2 {shell} && ")
             } else {
                 String::new()
             };
@@ -290,7 +290,7 @@ fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
                 human_size(*available_bytes)
             ),
             format!(
-                "where there is more: cryptsetup luksConvertKey --key-slot {keyslot} \
+                "where there is more: blockyard key convert --key-slot {keyslot} \
                  --pbkdf-memory {} {shell}",
                 available_bytes / 2048
             ),
@@ -301,9 +301,9 @@ fn of_keyslot(fact: &Fact, shell: &str) -> (String, String) {
                  tried fast"
             ),
             if *is_luks1 {
-                format!("cryptsetup luksChangeKey --key-slot {keyslot} {shell}")
+                format!("blockyard key change --key-slot {keyslot} {shell}")
             } else {
-                format!("cryptsetup luksConvertKey --key-slot {keyslot} --pbkdf argon2id {shell}")
+                format!("blockyard key convert --key-slot {keyslot} --pbkdf argon2id {shell}")
             },
         ),
         other => (wordless(other), String::new()),
@@ -452,17 +452,17 @@ mod tests {
                     available_bytes: 512 << 20,
                 },
                 "keyslot 3 needs 1 GiB of memory, and 512 MiB",
-                "--key-slot 3 --pbkdf-memory 262144 ",
+                "blockyard key convert --key-slot 3 --pbkdf-memory 262144 ",
             ),
             (
                 Fact::KeyslotIterations { keyslot: "3".into(), iterations: 4000, is_luks1: false },
                 "4000 iterations",
-                "--pbkdf argon2id",
+                "blockyard key convert --key-slot 3 --pbkdf argon2id",
             ),
             (
                 Fact::KeyslotIterations { keyslot: "3".into(), iterations: 4000, is_luks1: true },
                 "4000 iterations",
-                "luksChangeKey",
+                "blockyard key change --key-slot 3 'my",
             ),
             (plain("aes-cbc-plain"), "aes-cbc-plain has predictable IVs", "aes-xts-plain64"),
             (

@@ -4,6 +4,7 @@
 //! meaning there: its entry is that of our option, for a value that does not fit.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -137,6 +138,11 @@ pub(super) fn hinted(failure: Failure, args: &ServeArgs) -> Failure {
     let volume = &args.volume;
     let hint = if volume.plain.cipher.as_ref().is_some_and(|cipher| is_device(cipher.as_ref())) {
         "to connect the kernel's client: `sudo nbd-client -unix SOCKET /dev/nbd0`"
+    } else if volume.volume.is_none()
+        && volume.plain.cipher.as_ref().is_some_and(|cipher| Path::new(cipher).exists())
+    {
+        "-c is --cipher here: name an image without an option in front of it, and a configuration \
+         with --config FILE"
     } else if volume.key.key_file.as_ref().is_some_and(|path| is_device(path.as_ref())) {
         "to disconnect the kernel's client: `sudo nbd-client -d /dev/nbd0`"
     } else if volume.plain.skip.is_some() && failure.message.starts_with("--skip") {
