@@ -350,7 +350,10 @@ fn removed_file_that_is_open_is_read_until_it_is_closed() {
     assert_eq!(nodes.read(file, 0, 20).unwrap(), b"first and more");
     let replaced = nodes.lookup(ROOT, "KEPT.TXT").unwrap().number;
     assert_eq!((replaced, nodes.read(other, 0, 10).unwrap()), (other, b"second".to_vec()));
+    nodes.open(other).unwrap();
     nodes.unlink(ROOT, "kept.txt", false).unwrap();
+    assert_eq!(nodes.read(other, 0, 10).unwrap(), b"second");
+    nodes.close(other).unwrap();
     nodes.close(file).unwrap();
     assert_eq!(nodes.list(ROOT).unwrap(), []);
     nodes.finish().unwrap();
@@ -392,6 +395,10 @@ fn names_that_windows_cannot_use_are_refused() {
     nodes.create(ROOT, "Name", false).unwrap();
     let twice = nodes.create(ROOT, "NAME", false).unwrap_err();
     assert_eq!(twice.kind(), io::ErrorKind::AlreadyExists);
+    let file = nodes.lookup(ROOT, "name").unwrap().number;
+    let times = NewTimes { modified: Some(1_600_000_000), accessed: None };
+    nodes.set_times(file, times).unwrap();
     nodes.rename((ROOT, "Name"), (ROOT, "nAME"), true).unwrap();
+    assert_eq!(nodes.attributes(file).unwrap().modified, 1_600_000_000);
     assert_eq!(nodes.list(ROOT).unwrap()[0].name, "nAME");
 }
