@@ -20,10 +20,11 @@
 use std::path::Path;
 
 use blockyard_host::nbd::uri::Uri;
+use blockyard_host::rbd::RbdName;
 pub use blockyard_host::sandbox::{Needs, Network, Parts, Place, Reach, parts};
 
-use crate::header_file::is_remote;
 use crate::{Error, Volume};
+use blockyard_host::remote::is_remote;
 
 /// Adds the needs of an open volume: its servers, and, if it is to be resized, its file and header.
 ///
@@ -32,8 +33,12 @@ use crate::{Error, Volume};
 pub fn add_volume(needs: &mut Needs, volume: &Volume, is_resized: bool) -> Result<(), Error> {
     let shared = volume.shared();
     shared.host.servers().for_each(|uri| needs.connects_to(uri));
+    if shared.host.has_image() {
+        needs.connects_to_cluster();
+    }
     for path in shared.followed().into_iter().filter(|_| is_resized) {
         match path.to_str().filter(|_| is_remote(path)) {
+            Some(name) if RbdName::is_rbd(name) => {}
             Some(uri) => {
                 let uri = Uri::parse(uri).map_err(|error| Error::options(path, error))?;
                 needs.connects_to(&uri);

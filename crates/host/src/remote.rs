@@ -62,6 +62,14 @@ impl RemoteDisk {
         })
     }
 
+    /// The URI of an export.
+    pub(crate) fn uri(&self) -> Option<&Uri> {
+        match self {
+            Self::Nbd(disk) => Some(disk.uri()),
+            Self::Rbd(_) => None,
+        }
+    }
+
     /// Length; the greatest possible one while it is unknown.
     pub(crate) fn len_bytes(&self) -> u64 {
         match self {

@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use blockyard::sandbox::Parts;
 use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
+use blockyard_host::process::CollectedSignal;
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
@@ -345,9 +346,9 @@ fn serve(
         (None, None) => {}
     };
     let (stop, recorded) = stop.inspect_err(|_| terminate())?;
-    tell_service_manager(&NotifyState::Ready);
+    tell_service_manager(&[NotifyState::Ready]);
     let served = listening.run(&stop, || {
-        tell_service_manager(&NotifyState::Stopping);
+        tell_service_manager(&[NotifyState::Stopping]);
         terminate();
     });
     let code = running.map_or(Ok(ExitCode::SUCCESS), Running::exit_code);
@@ -415,9 +416,10 @@ fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure
 }
 
 /// systemd may be absent or not listen, which is no reason to stop.
-fn tell_service_manager(state: &NotifyState<'_>) {
+fn tell_service_manager(states: &[NotifyState<'_>]) {
     if let Some(manager) = service_manager() {
-        let _ = manager.send(state.to_string().as_bytes());
+        let lines: Vec<String> = states.iter().map(NotifyState::to_string).collect();
+        let _ = manager.send(lines.join("\n").as_bytes());
     }
 }
 

@@ -5,7 +5,8 @@
 //!   with harmless arguments ([`limited`]).
 //! * Calls by which only an attacker goes on end the process at once ([`FATAL`]): there is no way
 //!   to them from correct code, and a process that makes them is no longer ours.
-//! * All others fail with `ENOSYS`. A C library takes this for an old kernel and uses another call,
+//! * All others fail with `ENOSYS`, among them new processes and keyrings: an export that comes with a
+//!   reload may want a program or a key of a keyring, and gets an error. A C library takes this for an old kernel and uses another call,
 //!   so that a new version of it does not end the server. `EPERM` would be an error to it.
 //!
 //! The kernel remembers which calls are always executed (Linux 5.11) and asks no filter about them.
@@ -23,6 +24,8 @@ use seccompiler::{
 pub struct Network {
     /// Ports of TCP servers.
     pub tcp_ports: BTreeSet<u16>,
+    /// TCP servers of all ports: the daemons of a cluster come and go.
+    pub any_tcp: bool,
     /// Hosts are named, and their addresses asked for.
     pub names: bool,
     /// Unix sockets.
@@ -221,7 +224,6 @@ const FATAL: &[libc::c_long] = &[
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
     // File systems and namespaces.
@@ -250,8 +252,7 @@ const FATAL: &[libc::c_long] = &[
 
 /// Like [`FATAL`], on this architecture only.
 #[cfg(target_arch = "x86_64")]
-const FATAL_HERE: &[libc::c_long] =
-    &[libc::SYS_fork, libc::SYS_vfork, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_kexec_file_load];
+const FATAL_HERE: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_kexec_file_load];
 #[cfg(not(target_arch = "x86_64"))]
 const FATAL_HERE: &[libc::c_long] = &[];
 
@@ -310,8 +311,7 @@ fn programs(network: &Network) -> Result<(BpfProgram, BpfProgram), BackendError>
     let with_all_arguments = |calls: [&[libc::c_long]; 2]| -> Rules {
         calls.concat().into_iter().map(|call| (call, Vec::new())).collect()
     };
-    let mut fatal = with_all_arguments([FATAL, FATAL_HERE]);
-    fatal.insert(libc::SYS_clone, vec![rule([masked(0, libc::CLONE_THREAD as u64, 0)])]);
+    let fatal = with_all_arguments([FATAL, FATAL_HERE]);
     let fatal = SeccompFilter::new(fatal, SeccompAction::Allow, SeccompAction::KillProcess, here)?;
     let mut allowed = with_all_arguments([ALWAYS, ALWAYS_HERE]);
     allowed.extend(limited(network));
@@ -342,7 +342,7 @@ fn limited(network: &Network) -> Rules {
         socket(libc::AF_UNIX, libc::SOCK_STREAM);
     }
     for domain in [libc::AF_INET, libc::AF_INET6] {
-        if !network.tcp_ports.is_empty() {
+        if network.any_tcp || !network.tcp_ports.is_empty() {
             socket(domain, libc::SOCK_STREAM);
         }
         if network.names {
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn no_call_is_both_fatal_and_permitted() {
         let fatal: BTreeSet<_> = [FATAL, FATAL_HERE].concat().into_iter().collect();
-        let network = Network { tcp_ports: [1].into(), names: true, unix: true };
+        let network = Network { any_tcp: true, names: true, unix: true, ..Network::default() };
         let mut allowed: BTreeSet<_> = [ALWAYS, ALWAYS_HERE].concat().into_iter().collect();
         allowed.extend(limited(&network).into_keys());
         assert_eq!(fatal.intersection(&allowed).count(), 0);
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn filters_are_as_long_as_the_kernel_takes() {
-        let network = Network { tcp_ports: [1].into(), names: true, unix: true };
+        let network = Network { any_tcp: true, names: true, unix: true, ..Network::default() };
         let (fatal, allowed) = programs(&network).unwrap();
         assert!(fatal.len() < 4096 && allowed.len() < 4096, "{} {}", fatal.len(), allowed.len());
     }

@@ -24,6 +24,7 @@ use rustix::fs::Advice;
 use crate::driver::Parts;
 use crate::file::{BackingKind, FileId, extents};
 use crate::nbd::uri::Uri;
+use crate::remote::RemoteDisk;
 use crate::write_log::WriteLog;
 
 use control::{Described, Keys};
@@ -125,8 +126,17 @@ impl Volume {
 
     /// The servers of its devices.
     pub fn servers(&self) -> impl Iterator<Item = &Uri> {
-        let files = self.parts.backend.devices.iter().map(|device| &device.file);
-        files.filter_map(|file| file.remote().map(|remote| remote.uri()))
+        self.remote_disks().filter_map(RemoteDisk::uri)
+    }
+
+    /// Whether it has an image of a Ceph cluster.
+    #[must_use]
+    pub fn has_image(&self) -> bool {
+        self.remote_disks().any(|disk| disk.uri().is_none())
+    }
+
+    fn remote_disks(&self) -> impl Iterator<Item = &RemoteDisk> {
+        self.parts.backend.devices.iter().filter_map(|device| device.file.remote())
     }
 
     /// Whether its connections use rings.

@@ -28,7 +28,7 @@ use super::{
 use crate::config::{Config, ExportSpec, RateSpec};
 use crate::disk_spec::DiskSocket;
 use crate::failure::{Exit, Failure, printable};
-use crate::key::StdinUse;
+use crate::key::{KeySource, StdinUse};
 use crate::nbd;
 use crate::output::{InUse, say};
 
@@ -146,8 +146,9 @@ impl Reloader {
             ));
             return Ok(Reloaded::default());
         };
-        let now = NotifyState::monotonic_usec_now();
-        let _ = now.map(|now| sd_notify::notify(&[NotifyState::Reloading, now]));
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            tell_service_manager(&[NotifyState::Reloading, now]);
+        }
         let outcome = self.apply(path, &mut current);
         match &outcome {
             Ok(reloaded) => log(path, reloaded),
@@ -157,12 +158,13 @@ impl Reloader {
                 event.say(format_args!("{} was {how}: {failure}", path.display()));
             }
         }
-        tell_service_manager(NotifyState::Ready);
+        tell_service_manager(&[NotifyState::Ready]);
         outcome.map_err(|problem| problem.failure)
     }
 
     fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
-        let Read { config, server, warnings } = read_again(path, &self.args, &self.fixed, self.broker.as_deref())?;
+        let Read { config, server, warnings } =
+            read_again(path, &self.args, &self.fixed, self.broker.as_deref())?;
         let log = self.args.log.or(config.log);
         let mut groups = current.limit_groups.clone();
         groups.extend(config.limit_groups);
@@ -276,7 +278,7 @@ impl Reloader {
 /// The key of an export that needs a program or a new socket, if there is one.
 fn needs_outside(spec: &ExportSpec) -> Option<&'static str> {
     let socket = spec.disk.as_ref().is_some_and(|disk| matches!(disk.socket, DiskSocket::Path(_)));
-    let is_command = matches!(spec.volume.key, KeySource::Command(_));
+    let is_command = matches!(spec.volume.key.source, KeySource::Command(_));
     is_command.then_some("key_command").or(socket.then_some("vhost_user"))
 }
 

@@ -109,7 +109,7 @@ impl Serving<'_> {
         outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
         let mut needs = plan.needs(volumes)?;
         if args.config.is_some() {
-            needs.opens_volumes();
+            plan.add_reloads(&mut needs);
         }
         let parts = sandbox::start(&needs).map_err(|error| {
             Failure::failed(format!("{error}; --sandbox off starts the server without"))
@@ -148,6 +148,19 @@ impl Plan {
         let own = own.into_iter().flatten().cloned();
         // Last: it is empty then.
         disks.chain(own).chain(self.private_folder.clone()).collect()
+    }
+
+    /// What reading the configuration again uses: the files that it names now.
+    fn add_reloads(&self, needs: &mut Needs) {
+        needs.opens_volumes();
+        for spec in &self.exports {
+            for path in spec.volume.paths() {
+                let is_key = spec.volume.key.path() == Some(path);
+                let is_read = spec.read_only || is_key;
+                needs.add(path, if is_read { Reach::Read } else { Reach::Everything });
+            }
+        }
+        self.fixed.tls.paths().for_each(|path| needs.add(path, Reach::Read));
     }
 
     fn needs(&self, volumes: &[Volume]) -> Result<Needs, Failure> {

@@ -78,6 +78,12 @@ impl TlsArgs {
         }
     }
 
+    /// Its files and folders.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let list = self.tls_authz.as_ref().filter(|authz| authz.contains('/')).map(PathBuf::from);
+        self.tls_certificates.clone().into_iter().chain(list)
+    }
+
     pub(crate) fn mode(&self) -> TlsMode {
         let default = if self.tls_certificates.is_some() { TlsMode::Require } else { TlsMode::Off };
         self.tls.unwrap_or(default)
