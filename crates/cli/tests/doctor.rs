@@ -60,7 +60,7 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
     let error = lab.refused(&["doctor", "missing"], 4);
     assert!(error.contains("missing: cannot be checked"), "{error}");
     let error = lab.refused(&["doctor", "nbd://store.example/home"], 1);
-    assert!(error.contains("run doctor on the server"), "{error}");
+    assert!(error.contains("run doctor on an NBD server itself"), "{error}");
     lab.write("no-vol", "Dear all,");
     let letter = findings(&lab, &["doctor", "no-vol"]);
     assert!(letter.iter().any(|(_, seen)| seen.contains("no LUKS header")), "{letter:?}");

@@ -20,8 +20,11 @@ fn export(name: &str, more: &str) -> String {
     format!("[exports.{name}]\nvolume = '{name}'\nkey_file = 'pass'\n{more}\n")
 }
 
+/// Settings of every server. New exports lie in its folder.
+const HEAD: &str = "socket = 's'\ncontrol = 'c'\nsandbox_allow = ['.']\n";
+
 fn configure(lab: &Lab, exports: &[String]) {
-    lab.write("c.toml", format!("socket = 's'\ncontrol = 'c'\n{}", exports.concat()));
+    lab.write("c.toml", format!("{HEAD}{}", exports.concat()));
 }
 
 /// Serves these exports, each with a volume of its own.
@@ -147,8 +150,9 @@ fn removed_export_answers_what_it_received_and_is_flushed_and_closed() {
 #[test]
 fn held_requests_of_a_removed_export_start_although_nothing_controls_it() {
     let lab = with_volumes(&["kept", "gone"]);
-    let config =
-        |exports: &[String]| lab.write("c.toml", format!("socket = 's'\n{}", exports.concat()));
+    let config = |exports: &[String]| {
+        lab.write("c.toml", format!("socket = 's'\nsandbox_allow = ['.']\n{}", exports.concat()))
+    };
     config(&[export("gone", "iops_limit = 1\nburst = '1s'"), export("kept", "")]);
     let mut server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
     let mut client = Nbd::open_export(&lab.path("s"), "gone");
@@ -173,7 +177,7 @@ fn mistake_in_the_configuration_changes_nothing() {
     lab.write("wrong", "wrong");
     for (exports, word) in [
         ("[exports.new]\nvolume = 'new'\nkey_file = 'pass'\nshape = 'round'\n", "shape"),
-        ("[exports.new\n", "c.toml:3"),
+        ("[exports.new\n", "c.toml:4"),
         ("", "exports"),
         ("[exports.new]\nvolume = 'none'\nkey_file = 'pass'\n", "exports.new: "),
         ("[exports.new]\nvolume = 'new'\nkey_file = 'wrong'\n", "exports.new: "),
@@ -181,10 +185,10 @@ fn mistake_in_the_configuration_changes_nothing() {
         ("[exports.new]\nvolume = 'new'\nkey_fd = 0\n", "key_file"),
         (
             "[exports.new]\nvolume = 'new'\nkey_file = 'pass'\nvhost_user = 'no/folder'\n",
-            "no/folder",
+            "`vhost_user`",
         ),
     ] {
-        lab.write("c.toml", format!("socket = 's'\ncontrol = 'c'\n{exports}"));
+        lab.write("c.toml", format!("{HEAD}{exports}"));
         let said = lab.refused(&["reload", "c"], 1);
         assert!(said.contains(word), "{exports}: {said}");
         assert!(server.wait_for_line("was not reloaded: ").contains(word));
@@ -197,6 +201,26 @@ fn mistake_in_the_configuration_changes_nothing() {
     fs::remove_file(lab.path("c.toml")).unwrap();
     server.send(Signal::HUP);
     assert!(server.wait_for_line("was not reloaded: ").contains("c.toml"));
+    assert_eq!(client.read(0, 4096), noise(4096, 1));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn new_export_outside_of_the_permitted_places_is_named_with_the_remedy() {
+    let lab = with_volumes(&["one", "two"]);
+    let head = "socket = 's'\ncontrol = 'c'\n";
+    lab.write("c.toml", format!("{head}{}", export("one", "")));
+    let server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
+    let mut client = Nbd::open_export(&lab.path("s"), "one");
+    lab.write("c.toml", format!("{head}{}{}", export("one", ""), export("two", "")));
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("two: ") && said.contains("`sandbox_allow`"), "{said}");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    // A program would need a process.
+    let command = "[exports.two]\nvolume = 'two'\nkey_command = 'cat pass'\n";
+    lab.write("c.toml", format!("{head}{}{command}", export("one", "")));
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("`key_command`") && said.contains("--sandbox off"), "{said}");
     assert_eq!(client.read(0, 4096), noise(4096, 1));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
@@ -221,10 +245,9 @@ fn export_with_other_settings_is_opened_again_and_its_name_stays() {
     let said = lab.refused(&["reload", "c"], 1);
     assert!(said.contains("exports.vol: ") && said.contains("served as before"), "{said}");
     assert_eq!(Nbd::open_export(&lab.path("s"), "again").read(0, 4096), noise(4096, 1));
-    let no_folder = "vhost_user = 'no/folder'";
-    configure(&lab, &[export("kept", ""), export("vol", no_folder)]);
+    configure(&lab, &[export("kept", ""), export("vol", "vhost_user = 'disk'")]);
     let said = lab.refused(&["reload", "c"], 1);
-    assert!(said.contains("no/folder") && said.contains("served as before"), "{said}");
+    assert!(said.contains("`vhost_user`") && said.contains("--sandbox off"), "{said}");
     server.wait_for_line("was reloaded only in part: exports.vol: ");
     assert_eq!(Nbd::open_export(&lab.path("s"), "again").read(0, 4096), noise(4096, 1));
     // Under another name, with the file of one that leaves.
@@ -241,14 +264,7 @@ fn limits_change_for_open_connections() {
     let lab = with_volumes(&["one", "two"]);
     let limit = "limit_group = 'slow'";
     let all = |one: &str, two: &str, group: &str| {
-        lab.write(
-            "c.toml",
-            format!(
-                "socket = 's'\ncontrol = 'c'\n{}{}{group}",
-                export("one", one),
-                export("two", two)
-            ),
-        );
+        lab.write("c.toml", format!("{HEAD}{}{}{group}", export("one", one), export("two", two)));
     };
     let group = "[limit_groups.slow]\nbps_limit = 1\n";
     all(limit, limit, group);
@@ -276,7 +292,10 @@ fn limits_change_for_open_connections() {
 #[test]
 fn sockets_of_virtual_machines_come_and_go() {
     let lab = with_volumes(&["one", "two"]);
-    let server = serve(&lab, &[export("one", "vhost_user = 'v'")]);
+    // The sandbox permits no new socket.
+    configure(&lab, &[export("one", "vhost_user = 'v'")]);
+    let words = ["serve", "--config", "c.toml", "--sandbox", "off"];
+    let server = Server::start(lab.blockyard(&words));
     assert!(is_socket(&lab.path("v")));
     // The socket changes its export.
     configure(&lab, &[export("one", "vhost_user = 'w'"), export("two", "vhost_user = 'v'")]);
@@ -312,7 +331,7 @@ fn recording_of_an_export_that_stays_goes_on_and_is_complete_at_the_end_of_the_s
 fn settings_of_the_whole_server_wait_for_a_restart() {
     let lab = with_volumes(&["vol"]);
     let mut server = serve(&lab, &[export("vol", "")]);
-    let changed = "socket = 't'\ncontrol = 'c'\nthreads = 3\n";
+    let changed = "socket = 't'\ncontrol = 'c'\nthreads = 3\nsandbox_allow = ['.']\n";
     lab.write("c.toml", format!("{changed}{}", export("vol", "")));
     let output = lab.ok(&["reload", "c"]);
     let said = text(&output.stderr);
@@ -368,7 +387,10 @@ fn certificates_are_read_again_for_new_clients() {
     let lab = with_volumes(&["vol"]);
     lab.ok(&["tls", "init", "pki", "--host", "127.0.0.1"]);
     let config = |dir: &str| {
-        let head = format!("listen = '127.0.0.1:0'\ncontrol = 'c'\ntls_certificates = '{dir}'\n");
+        let head = format!(
+            "listen = '127.0.0.1:0'\ncontrol = 'c'\ntls_certificates = '{dir}'\n\
+             sandbox_allow = ['.']\n"
+        );
         lab.write("c.toml", format!("{head}{}", export("vol", "")));
     };
     config("pki");

@@ -19,6 +19,7 @@ use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
+use blockyard_host::sandbox::hinders_reading;
 use sd_notify::NotifyState;
 
 use super::fixed::Fixed;
@@ -207,6 +208,12 @@ impl Reloader {
     /// Opens new exports while all others are served. Those that need a file or a socket of an
     /// export that leaves follow later.
     fn open_new(&self, plan: &Plan) -> Result<(Vec<Opened>, Vec<Arc<ExportSpec>>), Failure> {
+        if self.broker.is_some() {
+            for spec in plan.added.iter().chain(&plan.replaced) {
+                let at = || format!("exports.{}", printable(&spec.name));
+                check_sandbox(spec).map_err(|failure| failure.at(at()))?;
+            }
+        }
         let mut opened = Vec::new();
         let mut later = plan.replaced.clone();
         for spec in &plan.added {
@@ -229,14 +236,6 @@ impl Reloader {
 
     /// Opens a new export. Nobody can be asked for its passphrase.
     fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
-        if self.broker.is_some()
-            && let Some(key) = needs_outside(spec)
-        {
-            return Err(Failure::failed(format!(
-                "the sandbox of the running server does not permit `{key}`, which takes effect \
-                 after a restart; --sandbox off permits it at a reload"
-            )));
-        }
         let fixed = &self.fixed;
         open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed)
     }
@@ -272,6 +271,24 @@ impl Reloader {
         }
         *served = after;
         Ok(errors.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// Checks that the sandbox permits to open an export.
+fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
+    if let Some(key) = needs_outside(spec) {
+        return Err(Failure::failed(format!(
+            "the sandbox of the running server does not permit `{key}`, which takes effect after a \
+             restart; --sandbox off permits it at a reload"
+        )));
+    }
+    match spec.volume.paths().into_iter().find(|path| hinders_reading(path)) {
+        None => Ok(()),
+        Some(path) => Err(Failure::failed(format!(
+            "{}: the sandbox of the running server does not permit it; name its folder in \
+             `sandbox_allow`, and start the server again",
+            path.display()
+        ))),
     }
 }
 
