@@ -33,9 +33,6 @@ use blockyard_host::remote::is_remote;
 pub fn add_volume(needs: &mut Needs, volume: &Volume, is_resized: bool) -> Result<(), Error> {
     let shared = volume.shared();
     shared.host.servers().for_each(|uri| needs.connects_to(uri));
-    if shared.host.has_image() {
-        needs.connects_to_cluster();
-    }
     for path in shared.followed().into_iter().filter(|_| is_resized) {
         match path.to_str().filter(|_| is_remote(path)) {
             Some(name) if RbdName::is_rbd(name) => {}
@@ -47,6 +44,13 @@ pub fn add_volume(needs: &mut Needs, volume: &Volume, is_resized: bool) -> Resul
         }
     }
     Ok(())
+}
+
+/// Whether an open volume rules a sandbox out: the library of a Ceph cluster blocks all signals in
+/// its threads, which must take part.
+#[must_use]
+pub fn hinders(volume: &Volume) -> bool {
+    volume.shared().host.has_image()
 }
 
 /// Limits this process.

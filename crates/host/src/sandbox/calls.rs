@@ -24,8 +24,6 @@ use seccompiler::{
 pub struct Network {
     /// Ports of TCP servers.
     pub tcp_ports: BTreeSet<u16>,
-    /// TCP servers of all ports: the daemons of a cluster come and go.
-    pub any_tcp: bool,
     /// Hosts are named, and their addresses asked for.
     pub names: bool,
     /// Unix sockets.
@@ -342,7 +340,7 @@ fn limited(network: &Network) -> Rules {
         socket(libc::AF_UNIX, libc::SOCK_STREAM);
     }
     for domain in [libc::AF_INET, libc::AF_INET6] {
-        if network.any_tcp || !network.tcp_ports.is_empty() {
+        if !network.tcp_ports.is_empty() {
             socket(domain, libc::SOCK_STREAM);
         }
         if network.names {
@@ -386,7 +384,7 @@ mod tests {
     #[test]
     fn no_call_is_both_fatal_and_permitted() {
         let fatal: BTreeSet<_> = [FATAL, FATAL_HERE].concat().into_iter().collect();
-        let network = Network { any_tcp: true, names: true, unix: true, ..Network::default() };
+        let network = Network { tcp_ports: [1].into(), names: true, unix: true };
         let mut allowed: BTreeSet<_> = [ALWAYS, ALWAYS_HERE].concat().into_iter().collect();
         allowed.extend(limited(&network).into_keys());
         assert_eq!(fatal.intersection(&allowed).count(), 0);
@@ -394,7 +392,7 @@ mod tests {
 
     #[test]
     fn filters_are_as_long_as_the_kernel_takes() {
-        let network = Network { any_tcp: true, names: true, unix: true, ..Network::default() };
+        let network = Network { tcp_ports: [1].into(), names: true, unix: true };
         let (fatal, allowed) = programs(&network).unwrap();
         assert!(fatal.len() < 4096 && allowed.len() < 4096, "{} {}", fatal.len(), allowed.len());
     }

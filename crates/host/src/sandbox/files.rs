@@ -85,7 +85,7 @@ pub(super) fn ruleset(
     network: &Network,
 ) -> Result<(OwnedFd, Vec<OwnedFd>), Error> {
     let refused = |error: RulesetError| failed(&format!("Landlock: {error}"));
-    let mut ruleset = empty(network).map_err(refused)?;
+    let mut ruleset = empty().map_err(refused)?;
     let mut opened = Vec::with_capacity(places.len());
     for place in places {
         let fd = match rustix::fs::open(&place.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -108,12 +108,10 @@ pub(super) fn ruleset(
 }
 
 /// Rules that permit nothing of what this kernel can limit.
-fn empty(network: &Network) -> Result<RulesetCreated, RulesetError> {
-    let bind_and_connect = make_bitflags!(AccessNet::{BindTcp | ConnectTcp});
-    let tcp = if network.any_tcp { AccessNet::BindTcp.into() } else { bind_and_connect };
+fn empty() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
-        .handle_access(tcp)?
+        .handle_access(make_bitflags!(AccessNet::{BindTcp | ConnectTcp}))?
         .scope(make_bitflags!(Scope::{AbstractUnixSocket | Signal}))?
         .create()
 }

@@ -88,14 +88,6 @@ impl Needs {
         behind.into_iter().for_each(|path| self.add(path, Reach::Read));
     }
 
-    /// Adds connections to the daemons of a Ceph cluster, whose addresses change.
-    pub fn connects_to_cluster(&mut self) {
-        self.network.any_tcp = true;
-        self.network.names = true;
-        self.add("/etc/ceph", Reach::Read);
-        RESOLVER.iter().for_each(|path| self.add(*path, Reach::Read));
-    }
-
     /// Adds what opening a volume reads: the machine's memory, the limits of its group, and facts
     /// about block devices. A volume that is opened later must lie in a permitted place.
     pub fn opens_volumes(&mut self) {

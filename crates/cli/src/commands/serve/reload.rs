@@ -12,8 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
@@ -46,7 +47,7 @@ struct Reloader {
     /// What only a restart changes.
     fixed: Fixed,
     /// The process outside of the sandbox, if the server has one.
-    broker: Option<Arc<Broker>>,
+    broker: Option<Weak<Broker>>,
     /// One reload at a time.
     current: Mutex<Current>,
 }
@@ -63,7 +64,7 @@ pub(super) fn start(
     live: &Live,
     servers: Vec<nbd::Server>,
     (current, fixed): (Current, Fixed),
-    (signal, broker): (CollectedSignal, Option<Arc<Broker>>),
+    (signal, broker): (CollectedSignal, Option<Weak<Broker>>),
 ) -> Result<(), Failure> {
     let args = Arc::clone(args);
     let current = Mutex::new(current);
@@ -99,9 +100,14 @@ fn read_again(
     path: &Path,
     args: &ServeArgs,
     fixed: &Fixed,
-    broker: Option<&Broker>,
+    broker: Option<&Weak<Broker>>,
 ) -> Result<Read, Failure> {
-    let file = broker.map_or_else(|| File::open(path), Broker::open_configuration);
+    let file = match broker.map(Weak::upgrade) {
+        None => File::open(path),
+        Some(Some(broker)) => broker.open_configuration(),
+        // The server ends.
+        Some(None) => Err(io::ErrorKind::NotFound.into()),
+    };
     let config = Config::read_opened(path, file)?;
     let changed = fixed.changed(&Fixed::of(args, &config));
     let server = Server::new();
@@ -165,7 +171,7 @@ impl Reloader {
 
     fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
         let Read { config, server, warnings } =
-            read_again(path, &self.args, &self.fixed, self.broker.as_deref())?;
+            read_again(path, &self.args, &self.fixed, self.broker.as_ref())?;
         let log = self.args.log.or(config.log);
         let mut groups = current.limit_groups.clone();
         groups.extend(config.limit_groups);

@@ -5,7 +5,7 @@
 //! ```
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use blockyard::Volume;
 use blockyard::sandbox::{self, Needs, Parts, Place, Reach};
@@ -57,6 +57,15 @@ impl SandboxArgs {
         self.sandbox == Some(SandboxMode::Off)
     }
 
+    /// Starts without a sandbox, unless one is required.
+    fn without(&self, problem: &str) -> Result<(), Failure> {
+        if self.sandbox == Some(SandboxMode::Require) {
+            return Err(Failure::failed(format!("--sandbox require: {problem}")));
+        }
+        say(&format!("warning: {problem}"));
+        Ok(())
+    }
+
     /// Checks what must hold, before any question for a passphrase.
     pub(super) fn check(&self, kernel: Parts) -> Result<(), Failure> {
         for path in &self.sandbox_allow {
@@ -86,8 +95,9 @@ impl Outside {
         Ok(Some(Self(Arc::new(broker))))
     }
 
-    pub(super) fn broker(&self) -> Arc<Broker> {
-        Arc::clone(&self.0)
+    /// The broker, which ends with the server.
+    pub(super) fn broker(&self) -> Weak<Broker> {
+        Arc::downgrade(&self.0)
     }
 
     /// Removes sockets, and ends the command of `--run`, at the start of the stop.
@@ -107,6 +117,12 @@ impl Serving<'_> {
         let Self { args, plan, volumes, .. } = self;
         let command = running.map(|running| &running.end);
         outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
+        if volumes.iter().any(sandbox::hinders) {
+            return plan.sandbox.without(
+                "threads of Ceph's library accept no limits, so the server has no sandbox; \
+                 docs/ceph.md shows a server of two processes",
+            );
+        }
         let mut needs = plan.needs(volumes)?;
         if args.config.is_some() {
             plan.add_reloads(&mut needs);
