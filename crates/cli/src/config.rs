@@ -65,6 +65,7 @@ use rate::{GroupText, groups};
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// Contents of a file.
+// 13 fields: one for each choice about the server, and the exports.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     /// Unix socket to listen on.

@@ -119,7 +119,7 @@ const OF_ONE_VOLUME: [&str; 45] = [
 /// a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a command.
 /// SIGHUP lets the server read --config again: exports come and go, others are not touched. The
 /// server accepts sockets from systemd (socket activation), and notifies systemd when ready.
-// 19 fields: one for each option of the command, and groups of options.
+// 20 fields: one for each option of the command, and groups of options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
@@ -223,7 +223,7 @@ struct ExportArgs {
 }
 
 /// Volumes to serve, and addresses.
-// 15 fields: one for each choice of the options and the configuration.
+// 14 fields: one for each choice of the options and the configuration.
 struct Plan {
     exports: Vec<Arc<ExportSpec>>,
     /// Limits that exports share.

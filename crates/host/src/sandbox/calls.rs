@@ -5,9 +5,10 @@
 //!   with harmless arguments ([`limited`]).
 //! * Calls by which only an attacker goes on end the process at once ([`FATAL`]): there is no way
 //!   to them from correct code, and a process that makes them is no longer ours.
-//! * All others fail with `ENOSYS`, among them new processes and keyrings: an export that comes with a
-//!   reload may want a program or a key of a keyring, and gets an error. A C library takes this for an old kernel and uses another call,
-//!   so that a new version of it does not end the server. `EPERM` would be an error to it.
+//! * All others fail with `ENOSYS`. A C library takes this for an old kernel and uses another call,
+//!   so that a new version of it does not end the server. `EPERM` would be an error to it. New
+//!   processes and keyrings are among them: an export that comes with a reload may want them, and
+//!   gets an error.
 //!
 //! The kernel remembers which calls are always executed (Linux 5.11) and asks no filter about them.
 
