@@ -200,13 +200,14 @@ impl Config {
         let unreadable = |error: &dyn fmt::Display| {
             Failure::failed(format!("cannot read the configuration {place}: {error}"))
         };
-        let mut file = file.map_err(|error| unreadable(&error))?;
-        let len_bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
-        if len_bytes > CONFIG_LEN_MAX_BYTES {
-            return Err(unreadable(&format!("it has {len_bytes} bytes, more than 1 MiB")));
-        }
+        let file = file.map_err(|error| unreadable(&error))?;
+        // A device or a FIFO may have no end.
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|error| unreadable(&error))?;
+        let read = file.take(CONFIG_LEN_MAX_BYTES + 1).read_to_string(&mut text);
+        let len_bytes = read.map_err(|error| unreadable(&error))?;
+        if len_bytes as u64 > CONFIG_LEN_MAX_BYTES {
+            return Err(unreadable(&"it has more than 1 MiB"));
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::parse(&text, folder, &place)
     }

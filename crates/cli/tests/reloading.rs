@@ -542,3 +542,30 @@ fn metrics_and_control_are_keys_of_the_configuration() {
     assert!(is_socket(&lab.path("c")) && is_socket(&lab.path("m")));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
+
+#[test]
+fn export_whose_passphrase_cannot_be_read_again_is_not_closed_for_new_settings() {
+    let lab = with_volumes(&["vol"]);
+    let of = |more: &str| format!("{HEAD}[exports.vol]\nvolume = 'vol'\nkey_fd = 0\n{more}");
+    lab.write("c.toml", of(""));
+    let mut command = lab.blockyard(&["serve", "--config", "c.toml"]);
+    command.stdin(fs::File::open(lab.path("pass")).unwrap());
+    let server = Server::start(command);
+    let mut client = Nbd::open_export(&lab.path("s"), "vol");
+    lab.write("c.toml", of("read_only = true\n"));
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("exports.vol: ") && said.contains("`key_file`"), "{said}");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn configuration_without_an_end_is_refused() {
+    let lab = with_volumes(&["vol"]);
+    let server = serve(&lab, &[export("vol", "")]);
+    fs::remove_file(lab.path("c.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", lab.path("c.toml")).unwrap();
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("more than 1 MiB"), "{said}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}

@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat, unlinkat};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
 };
 use rustix::process::{
     Pid, Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid,
@@ -71,14 +72,9 @@ impl Broker {
     /// command that [`Broker::terminate`] ends.
     ///
     /// # Errors
-    /// The broker has ended, or has been sealed before.
+    /// The paths are too long together; the broker has ended, or has been sealed before.
     pub fn seal(&self, files: &[PathBuf], command: Option<&OwnedFd>) -> io::Result<()> {
-        let mut packet = vec![SEAL];
-        for file in files {
-            packet.extend(std::path::absolute(file)?.as_os_str().as_bytes());
-            packet.push(0);
-        }
-        self.ask(&packet, command.map(AsFd::as_fd)).map(drop)
+        self.ask(&packet_of_seal(files)?, command.map(AsFd::as_fd)).map(drop)
     }
 
     /// Removes the sockets among the sealed files, unless another file has taken the name.
@@ -132,6 +128,24 @@ impl Drop for Broker {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
     }
+}
+
+fn packet_of_seal(files: &[PathBuf]) -> io::Result<Vec<u8>> {
+    let mut packet = vec![SEAL];
+    for file in files {
+        packet.extend(std::path::absolute(file)?.as_os_str().as_bytes());
+        packet.push(0);
+    }
+    if packet.len() > PACKET_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "the paths of {} sockets and other files that the server removes at its end are {} \
+             bytes long together, at most {PACKET_BYTES_MAX} are possible; use shorter or fewer \
+             paths",
+            files.len(),
+            packet.len()
+        )));
+    }
+    Ok(packet)
 }
 
 /// The broker's side.
@@ -268,6 +282,7 @@ fn send(socket: &OwnedFd, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Resu
     Ok(())
 }
 
+/// An error for a packet that is longer than the buffer: its last path would be another one.
 fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -276,12 +291,15 @@ fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, Option<Own
         match recvmsg(socket, into, &mut beside, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             received => {
-                let len = received?.bytes;
+                let received = received?;
+                if received.flags.contains(ReturnFlags::TRUNC) {
+                    return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+                }
                 let fd = beside.drain().find_map(|message| match message {
                     RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
                     _ => None,
                 });
-                return Ok((len, fd));
+                return Ok((received.bytes, fd));
             }
         }
     }
@@ -328,6 +346,26 @@ mod tests {
         served.answer(REMOVE, &[], None).unwrap();
         let left = ["socket", "taken", "pid", "other", "folder"].map(|name| at(name).exists());
         assert_eq!(left, [true, true, true, true, false]);
+    }
+
+    #[test]
+    fn paths_that_are_too_long_together_are_refused_and_never_cut() {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        // One byte for the request, one behind each path.
+        let longest = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 3)));
+        let packet = packet_of_seal(&[longest]).unwrap();
+        send(&ours, &packet, None).unwrap();
+        assert_eq!(receive(&theirs, &mut buffer).unwrap().0, PACKET_BYTES_MAX);
+        assert_eq!(buffer, packet);
+        let longer = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 2)));
+        let error = packet_of_seal(&[longer]).unwrap_err();
+        assert!(error.to_string().contains("shorter or fewer paths"), "{error}");
+        send(&ours, &vec![SEAL; PACKET_BYTES_MAX + 1], None).unwrap();
+        let error = receive(&theirs, &mut buffer).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
     }
 
     #[test]

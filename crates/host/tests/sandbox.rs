@@ -15,6 +15,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use blockyard_host::sandbox::{self, Needs, Network, Parts, Place, Reach};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use seccompiler::{SeccompAction, SeccompFilter, apply_filter_all_threads};
 
 /// The attempt of a child process.
@@ -63,7 +64,7 @@ type Attempt = fn() -> io::Result<()>;
 type Tried = (&'static str, End, Attempt);
 
 fn attempts() -> Vec<Tried> {
-    [files(), network(), processes(), kernel(), without_a_part()].concat()
+    [files(), hindrances(), network(), processes(), kernel(), without_a_part()].concat()
 }
 
 /// Files, and what a server does all the time.
@@ -97,6 +98,23 @@ fn files() -> Vec<Tried> {
         ("read another process", Fails(libc::EACCES), || {
             File::open(format!("/proc/{}/status", std::os::unix::process::parent_id())).map(drop)
         }),
+    ]
+}
+
+/// Reasons that a server gives. EACCES: the sandbox.
+fn hindrances() -> Vec<Tried> {
+    fn hindrance(name: &str) -> io::Result<()> {
+        let is_hindered = sandbox::hinders_reading(&folder().join(name));
+        if is_hindered { Err(io::Error::from_raw_os_error(libc::EACCES)) } else { Ok(()) }
+    }
+    vec![
+        ("hindrance: a permitted file", Works, || hindrance("in/file")),
+        ("hindrance: a permitted folder", Works, || hindrance("in")),
+        ("hindrance: another file", Fails(libc::EACCES), || hindrance("out/file")),
+        ("hindrance: another folder", Fails(libc::EACCES), || hindrance("out")),
+        ("hindrance: a missing file", Works, || hindrance("out/missing")),
+        // Its writer waits in the parent.
+        ("hindrance: a permitted FIFO", Works, || hindrance("in/fifo")),
     ]
 }
 
@@ -255,6 +273,13 @@ fn server_that_was_taken_over_goes_no_further() {
         fs::write(dir.path().join(name).join("file"), "precious").unwrap();
     }
     let _unix = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    let fifo = dir.path().join("in/fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (opened, has_reader) = channel();
+    let writer = thread::spawn({
+        let fifo = fifo.clone();
+        move || opened.send(File::options().write(true).open(fifo).map(drop)).unwrap()
+    });
     let [server, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = [&server, &other].map(|listener| listener.local_addr().unwrap().port());
     let mut wrong = Vec::new();
@@ -277,4 +302,7 @@ fn server_that_was_taken_over_goes_no_further() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(fs::read(dir.path().join("in/file")).unwrap(), b"precious");
+    assert!(has_reader.try_recv().is_err(), "the FIFO was opened, and its writer loses its bytes");
+    let _reader = File::open(&fifo).unwrap();
+    writer.join().unwrap();
 }

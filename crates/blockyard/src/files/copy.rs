@@ -11,10 +11,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, futimens, mkdirat, openat,
-    symlinkat, unlinkat, utimensat,
+    renameat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -209,20 +210,36 @@ impl Copy<'_> {
         name: &OsStr,
     ) -> Result<(), Error> {
         let path = folder.path.join(name);
-        self.make_room(folder, name)?;
+        let is_replaced = self.check_room(folder, name)?;
+        // The old file stays until the new one is whole.
+        let temporary = is_replaced.then(temporary_name);
+        let written = temporary.as_deref().unwrap_or(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(PRIVATE_MODE);
-        let file = openat(&folder.descriptor, name, flags | OFlags::NOFOLLOW, mode);
+        let file = openat(&folder.descriptor, written, flags | OFlags::NOFOLLOW, mode);
         let file = File::from(file.map_err(|errno| refused(&path, errno))?);
-        let mut sparse = SparseFile::new(&file);
+        let copied = self.fill(place, entry, &file, &path);
+        let Some(temporary) = temporary else { return copied };
+        let renamed = copied.and_then(|()| {
+            renameat(&folder.descriptor, &temporary, &folder.descriptor, name)
+                .map_err(|errno| failed(&path, errno))
+        });
+        renamed.inspect_err(|_| {
+            let _ = unlinkat(&folder.descriptor, &temporary, AtFlags::empty());
+        })
+    }
+
+    /// Copies the content, the permissions and the times.
+    fn fill(&mut self, place: &Path, entry: &Entry, file: &File, path: &Path) -> Result<(), Error> {
+        let mut sparse = SparseFile::new(file);
         self.files.content(place, entry, &mut sparse, &mut self.piece).map_err(
             |error| match error {
-                Error::Writer(error) => failed(&path, error),
+                Error::Writer(error) => failed(path, error),
                 error => error,
             },
         )?;
-        sparse.end().map_err(|error| failed(&path, error))?;
-        finish(&file, entry, PRIVATE_MODE).map_err(|error| failed(&path, error))
+        sparse.end().map_err(|error| failed(path, error))?;
+        finish(file, entry, PRIVATE_MODE).map_err(|error| failed(path, error))
     }
 
     fn link(
@@ -234,7 +251,10 @@ impl Copy<'_> {
     ) -> Result<(), Error> {
         let path = folder.path.join(name);
         let target = self.files.link(place, entry)?;
-        self.make_room(folder, name)?;
+        if self.check_room(folder, name)? {
+            unlinkat(&folder.descriptor, name, AtFlags::empty())
+                .map_err(|errno| failed(&path, errno))?;
+        }
         symlinkat(&target, &folder.descriptor, name).map_err(|errno| refused(&path, errno))?;
         utimensat(&folder.descriptor, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| failed(&path, errno))
@@ -284,12 +304,12 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Removes a file or link of this name if that is permitted.
-    fn make_room(&self, folder: &Target, name: &OsStr) -> Result<(), Error> {
+    /// Whether a file or link has this name, and may be replaced.
+    fn check_room(&self, folder: &Target, name: &OsStr) -> Result<bool, Error> {
         let path = folder.path.join(name);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = match openat(&folder.descriptor, name, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(false),
             found => File::from(found.map_err(|errno| failed(&path, errno))?),
         };
         let metadata = found.metadata().map_err(|error| failed(&path, error))?;
@@ -307,8 +327,15 @@ impl Copy<'_> {
             let problem = "this is neither a file nor a link, and nothing else is replaced";
             return refuse(OutputProblem::Io(io::Error::other(problem)));
         }
-        unlinkat(&folder.descriptor, name, AtFlags::empty()).map_err(|errno| failed(&path, errno))
+        Ok(true)
     }
+}
+
+/// A name that no other copy has.
+fn temporary_name() -> OsString {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!(".blockyard-{}-{number}", std::process::id()).into()
 }
 
 impl Target {

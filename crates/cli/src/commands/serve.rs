@@ -438,6 +438,8 @@ fn connected_service_manager() -> io::Result<UnixDatagram> {
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address)?;
+    // A manager that reads nothing delays neither a reload nor the end.
+    socket.set_nonblocking(true)?;
     Ok(socket)
 }
 

@@ -223,8 +223,6 @@ const FATAL: &[libc::c_long] = &[
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
     // File systems and namespaces.
     libc::SYS_mount,
     libc::SYS_umount2,

@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -194,13 +195,21 @@ pub fn hinders_writing(path: &Path) -> bool {
     limits_files() && is_permitted
 }
 
-/// Whether the sandbox, and not the file's owner, is the reason that a file cannot be read.
+/// Whether the sandbox, and not the file's owner, is the reason that a file cannot be read. False
+/// for a FIFO, a socket or a character device: opening one may wait, or take what is written.
 #[must_use]
 pub fn hinders_reading(path: &Path) -> bool {
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let opens_without_effect = std::fs::metadata(path).is_ok_and(|facts| {
+        let kind = facts.file_type();
+        kind.is_file() || kind.is_dir() || kind.is_block_device()
+    });
+    // A FIFO may have taken the name.
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     limits_files()
+        && opens_without_effect
         && access(path, Access::READ_OK).is_ok()
-        && File::open(path).is_err_and(is_refused)
+        && open().is_err_and(is_refused)
 }
 
 fn limits_files() -> bool {

@@ -220,6 +220,16 @@ impl Reloader {
                 check_sandbox(spec).map_err(|failure| failure.at(at()))?;
             }
         }
+        for spec in &plan.replaced {
+            let source = &spec.volume.key.source;
+            if matches!(source, KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_)) {
+                return Err(Failure::failed(format!(
+                    "exports.{}: its passphrase cannot be read a second time, so its new settings \
+                     take effect after a restart; `key_file` gives it at a reload too",
+                    printable(&spec.name)
+                )));
+            }
+        }
         let mut opened = Vec::new();
         let mut later = plan.replaced.clone();
         for spec in &plan.added {
