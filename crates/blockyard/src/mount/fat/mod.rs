@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use blockyard_host::fuse::{self, Appearance, SESSION_END, Session, Target};
 use blockyard_host::process::StopSignal;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{getegid, geteuid};
 use std::os::fd::AsFd;
 
@@ -29,6 +29,10 @@ use crate::fat::{Disk, Fat, Storage};
 
 use nodes::Nodes;
 use session::FatSession;
+
+/// Longest time that appended bytes wait in memory: that of the kernel's own
+/// `vm.dirty_writeback_centisecs`.
+const WRITING_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Appearance of the files, which have no owners and permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +106,7 @@ pub fn drive_fat(
             let _ = fuse::unmount(target.path(), true);
             failed(error)
         })?;
-        wait(&session, stop).map_err(failed)?;
+        wait(&session, stop, &nodes).map_err(failed)?;
         if !session.has_ended(Duration::ZERO) {
             let _ = fuse::unmount(target.path(), true);
             // Programs may keep the session; their requests fail from now on.
@@ -113,15 +117,22 @@ pub fn drive_fat(
     })
 }
 
-/// Waits for the end of the session, or a signal.
-fn wait(session: &Session, stop: &StopSignal) -> io::Result<()> {
+/// Waits for the end of the session, or a signal. Meanwhile, waiting bytes are written from time
+/// to time: the kernel tells a driver of FUSE nothing of `sync` and `syncfs`.
+fn wait(session: &Session, stop: &StopSignal, nodes: &Mutex<Nodes>) -> io::Result<()> {
     loop {
         let mut fds = [
             PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(session.ended(), PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, Some(&WRITING_INTERVAL)) {
             Err(rustix::io::Errno::INTR) => {}
+            Ok(0) => {
+                let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+                nodes.settle_all();
+                // After a failure, the disk refuses all later changes, and so reports it.
+                let _ = nodes.commit();
+            }
             ready => return Ok(ready.map(|_| ())?),
         }
     }

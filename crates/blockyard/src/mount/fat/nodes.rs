@@ -1,10 +1,13 @@
 //! The files of a mounted FAT file system, by the numbers that the kernel knows them by.
 //!
 //! An appended file is written in large pieces: bytes at its end wait in memory until the file is
-//! closed, synchronised, read there, or has many of them. Their clusters are promised before, so
-//! that an acknowledged write finds its room.
+//! closed, synchronised or forgotten, has many of them, or a few seconds are over. Their clusters
+//! are promised before, so that an acknowledged write finds its room.
+//!
+//! A file whose waiting bytes could not be written keeps them and the error until it is removed.
+//! Its calls and the end of the mount report the error; calls for other files do not.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,8 +28,8 @@ const HIDDEN: &str = ".fuse_hidden";
 pub(super) struct Nodes {
     fat: Fat,
     nodes: HashMap<u64, Node>,
-    /// By folder, and name as it is stored.
-    names: HashMap<(u64, String), u64>,
+    /// By folder, and name as it is stored; the entries of a folder are neighbours.
+    names: BTreeMap<(u64, String), u64>,
     next: u64,
     next_hidden: u64,
     /// Free clusters that are promised to no file; there may be more.
@@ -63,6 +66,8 @@ struct Node {
     opens: u64,
     /// Removed while a program had it open.
     is_hidden: bool,
+    /// Error of writing the waiting bytes or the time. A second attempt could append twice.
+    failure: Option<Errno>,
 }
 
 /// What the kernel asks of a file.
@@ -102,12 +107,23 @@ impl Node {
             lookups: 0,
             opens: 0,
             is_hidden: false,
+            failure: None,
         }
     }
 
     /// Length without the waiting bytes.
     fn written(&self) -> u64 {
         self.len - self.pending.len() as u64
+    }
+
+    /// Whether bytes or a time have to be written.
+    fn is_waiting(&self) -> bool {
+        self.failure.is_none() && (!self.pending.is_empty() || self.is_touched)
+    }
+
+    /// Reports an earlier failure.
+    fn check(&self) -> io::Result<()> {
+        self.failure.map_or(Ok(()), |errno| Err(errno.into()))
     }
 }
 
@@ -121,7 +137,7 @@ impl Nodes {
         Ok(Self {
             fat,
             nodes: HashMap::from([(ROOT, Node::new(ROOT, None))]),
-            names: HashMap::new(),
+            names: BTreeMap::new(),
             next: ROOT + 1,
             next_hidden: 0,
             free: 0,
@@ -138,8 +154,11 @@ impl Nodes {
     }
 
     pub(super) fn forget(&mut self, number: u64, lookups: u64) {
-        if let Some(node) = self.nodes.get_mut(&number) {
-            node.lookups = node.lookups.saturating_sub(lookups);
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 && node.opens == 0 {
+            // The node keeps a failure, and stays known with it.
+            let _ = self.settle(number);
         }
         self.drop_unused(number);
     }
@@ -209,6 +228,7 @@ impl Nodes {
         self.start_change()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX_BYTES);
         let end = end.ok_or(Errno::FBIG)?;
+        self.node(number)?.check()?;
         self.promise(number, end)?;
         self.fill(number, offset)?;
         let node = self.node(number)?;
@@ -242,7 +262,10 @@ impl Nodes {
         let node = self.node(number)?;
         if len >= node.len {
             self.promise(number, len)?;
-            return self.fill(number, len);
+            self.fill(number, len)?;
+            // No close follows that would write the zeroes.
+            let is_open = self.node(number)?.opens > 0;
+            return if is_open { Ok(()) } else { self.settle(number) };
         }
         let entry = node.entry.clone().ok_or(Errno::STALE)?;
         node.chain = None;
@@ -293,9 +316,9 @@ impl Nodes {
         if self.node(number)?.opens > 0 && !is_folder {
             return self.hide(number);
         }
-        self.remove(number)?;
+        let removed = self.remove(number);
         self.drop_unused(number);
-        Ok(())
+        removed
     }
 
     /// Moves a file or folder; one with the new name is replaced, if that is permitted.
@@ -345,29 +368,46 @@ impl Nodes {
         Ok((self.fat.clusters(), free, self.fat.cluster_bytes()))
     }
 
-    /// Writes the waiting bytes of a file, and its time.
+    /// Writes the waiting bytes of a file, and its time. A failure is that of all later calls too.
     pub(super) fn settle(&mut self, number: u64) -> io::Result<()> {
+        let node = self.node(number)?;
+        node.check()?;
+        if !node.is_waiting() {
+            return Ok(());
+        }
+        let outcome = self.write_out(number);
+        if let Err(error) = &outcome {
+            // A damaged file system has no number of its own.
+            let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+            self.node(number)?.failure = Some(errno);
+        }
+        outcome
+    }
+
+    fn write_out(&mut self, number: u64) -> io::Result<()> {
         let node = self.node(number)?;
         let is_touched = std::mem::take(&mut node.is_touched);
         let pending = std::mem::take(&mut node.pending);
         let Some(entry) = node.entry.clone() else { return Ok(()) };
         if !pending.is_empty() {
             node.chain = None;
-            // After a failure, the length is that of the disk again.
-            node.len = entry.len();
-            self.fat.append(&entry, &pending)?;
-            self.refresh(number)?;
+            if let Err(error) = self.fat.append(&entry, &pending) {
+                // Reads still find the bytes.
+                self.node(number)?.pending = pending;
+                return Err(error);
+            }
         } else if is_touched {
             self.fat.set_times(&entry, Some(now()), None)?;
-            self.refresh(number)?;
         }
-        Ok(())
+        self.refresh(number)
     }
 
-    /// Writes all waiting bytes, and makes all changes durable.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.settle_all()?;
-        self.fat.flush()
+    /// Writes all waiting bytes, and makes all changes durable. Only failures of this file are
+    /// reported: each other file keeps its own.
+    pub(super) fn sync(&mut self, number: u64) -> io::Result<()> {
+        self.settle_all();
+        self.fat.flush()?;
+        self.node(number)?.check()
     }
 
     /// Ends an operation: its changes go to the disk.
@@ -380,12 +420,18 @@ impl Nodes {
         if std::mem::replace(&mut self.has_ended, true) || self.access == Access::ReadOnly {
             return Ok(());
         }
-        self.settle_all()?;
+        self.settle_all();
         let hidden = self.nodes.iter().filter(|(_, node)| node.is_hidden);
         for number in hidden.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.remove(number)?;
         }
         self.fat.flush()?;
+        if let Some((errno, node)) = self.nodes.values().find_map(|it| Some((it.failure?, it))) {
+            // The mark stays, so that fsck.fat looks for what the failure has left.
+            let error = io::Error::from(errno);
+            let problem = format!("the end of the file {:?} was not written: {error}", node.name);
+            return Err(io::Error::new(error.kind(), problem));
+        }
         if self.access == Access::Marked {
             self.fat.mark_in_use(false)?;
             self.fat.flush()?;
@@ -393,12 +439,12 @@ impl Nodes {
         Ok(())
     }
 
-    fn settle_all(&mut self) -> io::Result<()> {
-        let waiting = self.nodes.iter().filter(|(_, it)| !it.pending.is_empty() || it.is_touched);
+    /// Writes all waiting bytes; each file keeps its failure.
+    pub(super) fn settle_all(&mut self) {
+        let waiting = self.nodes.iter().filter(|(_, node)| node.is_waiting());
         for number in waiting.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.settle(number)?;
+            let _ = self.settle(number);
         }
-        Ok(())
     }
 
     /// Before the first change, the disk is marked as in use.
@@ -408,7 +454,8 @@ impl Nodes {
         }
         match self.access {
             Access::ReadOnly => Err(Errno::ROFS.into()),
-            Access::Marked | Access::MarkedBefore => Ok(()),
+            // After a failed write of the disk, no bytes are accepted that could only be kept.
+            Access::Marked | Access::MarkedBefore => self.fat.commit(),
             Access::Clean => {
                 self.fat.mark_in_use(true)?;
                 self.fat.commit()?;
@@ -441,7 +488,8 @@ impl Nodes {
 
     /// Gives a file a name that only this driver uses.
     fn hide(&mut self, number: u64) -> io::Result<()> {
-        self.settle(number)?;
+        // A file that could not be written can still be removed.
+        let _ = self.settle(number);
         let folder = self.node(number)?.folder;
         let name = loop {
             let name = format!("{HIDDEN}{:08x}", self.next_hidden);
@@ -479,6 +527,8 @@ impl Nodes {
         let node = self.node(number)?;
         node.entry = None;
         node.pending = Vec::new();
+        node.is_touched = false;
+        node.failure = None;
         node.chain = None;
         node.is_hidden = false;
         let name = (node.folder, node.name.clone());
@@ -486,17 +536,25 @@ impl Nodes {
         Ok(())
     }
 
-    /// Forgets a file that neither the kernel nor a program knows.
-    fn drop_unused(&mut self, number: u64) {
-        let unused = |node: &Node| {
-            node.lookups == 0 && node.opens == 0 && !node.is_hidden && node.pending.is_empty()
-        };
-        if number != ROOT && self.nodes.get(&number).is_some_and(unused) {
-            let node = self.nodes.remove(&number).expect("it is there");
+    /// Forgets a file that neither the kernel nor a program knows, and its folder if this was the
+    /// last known file there. A folder with known files keeps its number: with another one, the
+    /// files would get second nodes.
+    fn drop_unused(&mut self, mut number: u64) {
+        while number != ROOT && self.is_unused(number) {
+            let Some(node) = self.nodes.remove(&number) else { return };
+            number = node.folder;
             if node.entry.is_some() {
                 self.names.remove(&(node.folder, node.name));
             }
         }
+    }
+
+    fn is_unused(&self, number: u64) -> bool {
+        let Some(node) = self.nodes.get(&number) else { return false };
+        let mut names = self.names.range((number, String::new())..);
+        let has_known_files = names.next().is_some_and(|((folder, _), _)| *folder == number);
+        let is_known = node.lookups > 0 || node.opens > 0 || node.is_hidden || has_known_files;
+        !is_known && node.pending.is_empty() && node.failure.is_none()
     }
 
     /// Fills a file with zeroes up to this length.
@@ -536,17 +594,17 @@ impl Nodes {
             self.free = self.fat.free_clusters()?.saturating_sub(self.promised());
         }
         if self.free < NAME_CLUSTERS {
-            self.settle_all()?;
+            self.settle_all();
         }
         self.free = self.free.saturating_sub(NAME_CLUSTERS);
         Ok(())
     }
 
-    /// Clusters of waiting bytes.
+    /// Clusters of waiting bytes that are still to be written.
     fn promised(&self) -> u64 {
         let cluster = self.fat.cluster_bytes();
         let of_node = |node: &Node| node.len.div_ceil(cluster) - node.written().div_ceil(cluster);
-        self.nodes.values().filter(|node| !node.pending.is_empty()).map(of_node).sum()
+        self.nodes.values().filter(|node| node.is_waiting()).map(of_node).sum()
     }
 
     /// The entry of a name in a folder.

@@ -285,7 +285,7 @@ impl Filesystem for FatSession {
         let is_synchronous = flags.0 & rustix::fs::OFlags::DSYNC.bits().cast_signed() != 0;
         let written = self.run(|nodes| {
             nodes.write(ino.0, data, offset)?;
-            if is_synchronous { nodes.sync() } else { Ok(()) }
+            if is_synchronous { nodes.sync(ino.0) } else { Ok(()) }
         });
         match written {
             Ok(()) => reply.written(data.len() as u32),
@@ -311,12 +311,12 @@ impl Filesystem for FatSession {
         answer(reply, self.run(|nodes| nodes.close(ino.0)));
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.run(Nodes::sync));
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        answer(reply, self.run(|nodes| nodes.sync(ino.0)));
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.run(Nodes::sync));
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        answer(reply, self.run(|nodes| nodes.sync(ino.0)));
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {

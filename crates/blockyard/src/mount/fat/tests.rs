@@ -164,7 +164,7 @@ impl World {
                 }
             }
             _ => {
-                let outcome = self.nodes.sync();
+                let outcome = self.nodes.sync(ROOT);
                 assert!(outcome.is_ok(), "acknowledged writes find their room: {outcome:?}");
             }
         }
@@ -358,6 +358,102 @@ fn removed_file_that_is_open_is_read_until_it_is_closed() {
     assert_eq!(nodes.list(ROOT).unwrap(), []);
     nodes.finish().unwrap();
     check(&disk);
+}
+
+/// The content of a file in a new mount.
+fn content(disk: &Memory, folder: &str, name: &str) -> Vec<u8> {
+    let mut nodes = mounted(disk);
+    let folder = nodes.lookup(ROOT, folder).unwrap().number;
+    let found = nodes.lookup(folder, name).unwrap();
+    nodes.read(found.number, 0, found.len as usize).unwrap()
+}
+
+/// The kernel forgets files and folders in any order.
+#[test]
+fn forgotten_file_keeps_its_bytes_and_its_only_node() {
+    let Some(disk) = formatted("16", "4", "16384") else { return };
+    let mut nodes = mounted(&disk);
+    let mut folder = nodes.create(ROOT, "folder", true).unwrap().number;
+    for forgets_folder_first in [false, true] {
+        let name = format!("file-{forgets_folder_first}");
+        let file = nodes.create(folder, &name, false).unwrap().number;
+        nodes.resize(file, 300_000).unwrap();
+        nodes.commit().unwrap();
+        assert!(content(&disk, "folder", &name) == vec![0; 300_000], "no close follows");
+        nodes.write(file, b"forgotten", 300_000).unwrap();
+        let order = if forgets_folder_first { [folder, file] } else { [file, folder] };
+        for number in order {
+            nodes.forget(number, u64::MAX);
+        }
+        folder = nodes.lookup(ROOT, "folder").unwrap().number;
+        let file = nodes.lookup(folder, &name).unwrap();
+        assert_eq!(file.len, 300_009);
+        nodes.resize(file.number, 0).unwrap();
+        nodes.write(file.number, b"precious", 0).unwrap();
+        nodes.sync(ROOT).unwrap();
+        assert_eq!(content(&disk, "folder", &name), b"precious");
+    }
+    nodes.finish().unwrap();
+    check(&disk);
+}
+
+/// A folder is forgotten while a file in it is known, and the file keeps its node.
+#[test]
+fn folder_of_a_known_file_keeps_its_number() {
+    let Some(disk) = formatted("16", "4", "16384") else { return };
+    let mut nodes = mounted(&disk);
+    let folder = nodes.create(ROOT, "folder", true).unwrap().number;
+    let file = nodes.create(folder, "file", false).unwrap().number;
+    nodes.write(file, b"waiting", 0).unwrap();
+    nodes.forget(folder, 1);
+    assert_eq!(nodes.lookup(ROOT, "folder").unwrap().number, folder);
+    assert_eq!(nodes.lookup(folder, "file").unwrap().number, file);
+    nodes.forget(folder, 1);
+    nodes.forget(file, 2);
+    nodes.commit().unwrap();
+    let other = nodes.lookup(ROOT, "folder").unwrap().number;
+    assert_ne!(other, folder, "the last known file is forgotten, and its folder with it");
+    assert_eq!(content(&disk, "folder", "file"), b"waiting");
+}
+
+/// The chain of the file is damaged, so that nothing can be appended to it.
+#[test]
+fn failed_write_is_the_error_of_its_file_and_of_the_end_only() {
+    let Some(disk) = formatted("16", "4", "16384") else { return };
+    let mut nodes = mounted(&disk);
+    let file = nodes.create(ROOT, "damaged", false).unwrap().number;
+    nodes.write(file, &[1; 5000], 0).unwrap();
+    nodes.finish().unwrap();
+    {
+        // The first file starts at cluster 2, whose entry is the third of the table.
+        let mut bytes = disk.0.lock().unwrap();
+        let table = 512 * usize::from(u16::from_le_bytes([bytes[14], bytes[15]]));
+        bytes[table + 4..table + 6].copy_from_slice(&[0, 0]);
+    }
+    for is_removed in [false, true] {
+        let mut nodes = mounted(&disk);
+        let file = nodes.lookup(ROOT, "damaged").unwrap().number;
+        nodes.open(file).unwrap();
+        nodes.write(file, b"lost", 5000).unwrap();
+        let other = nodes.create(ROOT, "other", false);
+        let other = other.or_else(|_| nodes.lookup(ROOT, "other")).unwrap().number;
+        nodes.sync(other).unwrap();
+        for _ in 0..2 {
+            assert_eq!(nodes.sync(file).unwrap_err().raw_os_error(), Some(5), "fsync");
+            assert_eq!(nodes.settle(file).unwrap_err().raw_os_error(), Some(5), "close");
+        }
+        assert!(nodes.write(file, b"more", 5004).is_err());
+        assert_eq!(nodes.read(file, 5000, 10).unwrap(), b"lost", "the bytes stay");
+        assert!(nodes.close(file).is_err());
+        nodes.forget(file, 1);
+        if is_removed {
+            nodes.unlink(ROOT, "damaged", false).unwrap();
+            nodes.finish().unwrap();
+        } else {
+            let error = nodes.finish().unwrap_err().to_string();
+            assert!(error.contains("\"damaged\""), "{error}");
+        }
+    }
 }
 
 #[test]
