@@ -47,7 +47,7 @@ impl From<HeaderCopy> for luks2::Copy {
 }
 
 /// A volume, as an image or as a table.
-// 14 fields: one for each option of a volume, and groups of options that commands share.
+// 15 fields: one for each option of a volume, and groups of options that commands share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VolumeArgs {
     /// Image file or block device
@@ -112,7 +112,15 @@ pub(crate) struct VolumeArgs {
 
     #[command(flatten)]
     pub(crate) tcrypt: TcryptArgs,
+
+    #[command(flatten)]
+    pub(crate) end: EndOfHeadings,
 }
+
+/// Ends the heading of the options above: those of the command that follow have none.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = None::<&str>)]
+pub(crate) struct EndOfHeadings {}
 
 /// Partition of a disk.
 #[derive(Args, Clone, Debug, Default)]

@@ -5,7 +5,7 @@
 //!                  ^                           │
 //!                  └── finished operations <── callback, in a thread of librbd
 //! ```
-//! [`library`] opens `librbd` at run time, [`RbdName`] names an image, `cluster` shares
+//! `library` opens `librbd` at run time, [`RbdName`] names an image, `cluster` shares
 //! connections, `image` is an open image with its lock, `device` is the thread.
 //!
 //! librbd cannot cancel an operation, so its memory stays with it until the cluster answers or the

@@ -5,11 +5,11 @@
 //! ─> every thread: seccomp ─> first client
 //! ```
 //! * *Landlock* limits files to the named places, TCP to the ports of named servers, and signals
-//!   and abstract sockets to this process ([`files`]). It belongs to a thread, so that all threads
-//!   take it ([`every_thread`]).
-//! * *seccomp* limits system calls ([`calls`]).
+//!   and abstract sockets to this process (`files`). It belongs to a thread, so that all threads
+//!   take it (`every_thread`).
+//! * *seccomp* limits system calls (`calls`).
 //! * *io_uring* passes by seccomp: so the rings are made before, restricted to the data path, and
-//!   no thread may make another one ([`crate::ring`]).
+//!   no thread may make another one (`ring`).
 //!
 //! Descriptors that are open keep their rights. The kernel lifts none of this again.
 

@@ -165,9 +165,9 @@ impl View {
                 self.sort.name()
             ),
             format!(
-                "  {:<24}{:>5}{:>9}{:>12}{:>9}{:>12}",
+                "  {:<20}{:>5}{:>9}{:>12}{:>9}{:>12}",
                 "EXPORT", "CONN", "READ/s", "", "WRITE/s", ""
-            ) + &format!("{:>7}", "MEAN"),
+            ) + &format!("{:>9}", "MEAN"),
         ];
         let shown = rows.iter().enumerate().skip(self.first).take(body);
         lines.extend(shown.map(|(at, row)| row.line(at == place)));
@@ -197,10 +197,10 @@ impl<'a> Row<'a> {
             State::Active => ' ',
         };
         // An export with a long name keeps its columns.
-        let name: String = self.name.chars().take(23).collect();
+        let name: String = self.name.chars().take(19).collect();
         let size = |bytes: f64| human_size(bytes as u64);
         format!(
-            "{mark}{flag}{name:<24}{:>5}{:>9.0}{:>12}{:>9.0}{:>12}{:>7}",
+            "{mark}{flag}{name:<20}{:>5}{:>9.0}{:>12}{:>9.0}{:>12}{:>9}",
             self.device.counts.connections,
             self.read[0],
             size(self.read[1]),
