@@ -267,7 +267,6 @@ fn spawn(
     let numbers = Arc::clone(numbers);
     let thread = std::thread::Builder::new().name(name);
     let run = move || {
-        process::leave_signals_to_others();
         let _guard = threads::AbortOnPanic;
         numbers.lock().unwrap_or_else(PoisonError::into_inner).push(threads::this_thread());
         if let Some(cpu) = cpu {
@@ -277,7 +276,8 @@ fn spawn(
         }
         queue.work();
     };
-    thread.spawn(run).ok()
+    // From its first instruction on, no signal is delivered to it.
+    process::with_signals_blocked(|| thread.spawn(run)).ok()
 }
 
 /// The CPUs that this process may run on.

@@ -100,12 +100,13 @@ impl DeviceThread {
         let number = Arc::<AtomicU32>::default();
         let own = Arc::clone(&number);
         let thread = std::thread::Builder::new().name(name);
-        let thread = thread.spawn(move || {
+        let run = move || {
             own.store(threads::this_thread(), Ordering::Relaxed);
-            process::leave_signals_to_others();
             let _guard = threads::AbortOnPanic;
             run(inbox);
-        })?;
+        };
+        // From its first instruction on, no signal is delivered to it.
+        let thread = process::with_signals_blocked(|| thread.spawn(run))?;
         Ok(Self { shared, thread: Some(thread), number })
     }
 

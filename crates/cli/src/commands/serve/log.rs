@@ -44,7 +44,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub(crate) log_level: Option<LogLevel>,
 
-    /// Log requests that take longer than this, with their stages; costs some clock reads per request
+    /// Log requests that take longer than this, with their stages; costs some readings of the clock
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) slow_request: Option<u64>,
 }
