@@ -1,4 +1,4 @@
-//! What a server that was taken over would try. Each attempt runs in a process of its own, on a
+//! Attempts of a server that was taken over. Each attempt runs in a process of its own, on a
 //! thread that is older than the sandbox.
 
 use std::collections::BTreeMap;

@@ -28,7 +28,7 @@ use crate::{Error, SparseFile};
 const PIECE_BYTES: usize = 256 << 10;
 /// Mode of a file from a file system without permissions: only its owner may read plaintext.
 const PRIVATE_MODE: u32 = 0o600;
-/// The same for a directory, and the mode of each directory while it is filled.
+/// Mode of a directory from such a file system, and of each directory while it is filled.
 const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
 /// Permissions that are kept. The others, such as set-user-ID, are meant for the file's owner, and
 /// a copy has another one.

@@ -151,7 +151,7 @@ fn snapshot(args: &TopArgs) -> Result<Snapshot, Failure> {
     Ok(Snapshot { status, at: Instant::now() })
 }
 
-/// What has ended a wait.
+/// Event that ended a wait.
 enum Event {
     Time,
     Signal,

@@ -104,8 +104,8 @@ pub struct DeviceFile {
     said: LoggedErrors,
 }
 
-/// What an opened block device is looked up in later: its folders of sysfs, and the file under a
-/// loop device. Empty for a regular file.
+/// Places in which an opened block device is looked up later: its folders of sysfs, and the file
+/// under a loop device. Empty for a regular file.
 #[must_use]
 pub fn behind(path: &Path) -> Vec<PathBuf> {
     let device = std::fs::metadata(path).ok().filter(|found| found.file_type().is_block_device());

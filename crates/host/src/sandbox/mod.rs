@@ -56,7 +56,7 @@ struct Started {
     _places: Vec<OwnedFd>,
 }
 
-/// What the process still needs.
+/// Uses that the process still has.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// Files and folders that it opens by name.

@@ -70,7 +70,7 @@ struct Node {
     failure: Option<Errno>,
 }
 
-/// What the kernel asks of a file.
+/// Attributes of a file, for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attributes {
     pub(super) number: u64,

@@ -44,7 +44,7 @@ struct Reloader {
     live: Live,
     /// Addresses of exports.
     servers: Vec<nbd::Server>,
-    /// What only a restart changes.
+    /// Settings that only a restart changes.
     fixed: Fixed,
     /// The process outside of the sandbox, if the server has one.
     broker: Option<Weak<Broker>>,
@@ -52,7 +52,7 @@ struct Reloader {
     current: Mutex<Current>,
 }
 
-/// What the server serves now.
+/// Exports and limits that the server has now.
 pub(super) struct Current {
     pub(super) exports: Vec<Arc<ExportSpec>>,
     pub(super) limit_groups: BTreeMap<String, RateLimits>,

@@ -151,7 +151,7 @@ fn failed(error: &std::io::Error) -> Failure {
 }
 
 impl Plan {
-    /// What the server removes at its end.
+    /// Files that the server removes at its end.
     fn files(&self) -> Vec<PathBuf> {
         let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
         let disks = disks.filter_map(|disk| match &disk.socket {
@@ -166,7 +166,7 @@ impl Plan {
         disks.chain(own).chain(self.private_folder.clone()).collect()
     }
 
-    /// What reading the configuration again uses: the files that it names now.
+    /// Adds the files of a reload: those that the configuration names now.
     fn add_reloads(&self, needs: &mut Needs) {
         needs.opens_volumes();
         for spec in &self.exports {

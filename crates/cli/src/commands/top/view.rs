@@ -1,4 +1,4 @@
-//! What `top` shows on a terminal: a table of all exports, or all figures of one.
+//! The view of `top` on a terminal: a table of all exports, or all figures of one.
 
 use std::cmp::Ordering;
 
