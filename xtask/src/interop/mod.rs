@@ -21,7 +21,6 @@ mod paths;
 mod peers;
 mod qemu;
 mod rbd;
-
 mod service;
 mod tls;
 mod tokens;
