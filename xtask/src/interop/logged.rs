@@ -52,9 +52,9 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
 /// Runs the clients; returns the log.
 fn write(lab: &Lab) -> Result<Vec<u8>> {
     lab.write("logged.img", vec![0; DEVICE_BYTES])?;
-    let log = lab.write("logged.log", [])?;
+    let log = lab.write("logged.writes", [])?;
     let sectors = DEVICE_BYTES / SECTOR_BYTES;
-    let table = format!("0 {sectors} log-writes logged.img logged.log\n");
+    let table = format!("0 {sectors} log-writes logged.img logged.writes\n");
     let table = lab.write("logged.table", table)?;
     let socket = lab.path("logged.sock");
     let mut serve = lab.blockyard(&["serve", "--table"]);

@@ -234,6 +234,8 @@ fn verified(server: &Server) -> Result<Child> {
     let mut fio = tool("fio");
     fio.args(["--name=v", "--ioengine=nbd", "--rw=randwrite", "--bs=16k", "--iodepth=16"]);
     fio.args(["--size=48m", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+    // A file of state would be left in the working directory.
+    fio.arg("--verify_state_save=0");
     fio.args(["--rate_iops=400", "--loops=2"]).arg(format!("--uri={}", server.uri()));
     fio.stdout(Stdio::null());
     fio.spawn().context("fio does not start")
