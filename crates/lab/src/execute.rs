@@ -99,10 +99,31 @@ pub(crate) struct RunOptions<'a> {
 /// Results by run.
 pub(crate) type Done = BTreeMap<Key, Vec<JobDone>>;
 
-/// Executes all runs.
+/// Executes all runs. Equal runs are made once: many a control turns a variant into another one.
 pub(crate) fn execute(options: RunOptions<'_>, runs: &[Run<'_>]) -> Result<Done, Error> {
-    let results = spread(runs, options.progress, |run| one(options, run))?;
-    Ok(runs.iter().map(|run| run.key.clone()).zip(results).collect())
+    let RunOptions { experiment, set, .. } = options;
+    let mut distinct: Vec<Run<'_>> = Vec::new();
+    let mut numbers = BTreeMap::new();
+    let mut number_of = Vec::new();
+    for run in runs {
+        let point = run.point.as_ref();
+        let world = experiment.world_text(run.variant, point, set, run.control)?;
+        let number = *numbers.entry((world, run.key.seed)).or_insert(distinct.len());
+        match distinct.get_mut(number) {
+            Some(equal) => equal.record |= run.record,
+            None => distinct.push(run.clone()),
+        }
+        number_of.push(number);
+    }
+    let results = spread(&distinct, options.progress, |run| one(options, run))?;
+    let done = runs.iter().zip(number_of).map(|(run, number)| {
+        let mut jobs = results[number].clone();
+        if !run.record {
+            jobs.iter_mut().for_each(|job| job.plot_data = None);
+        }
+        (run.key.clone(), jobs)
+    });
+    Ok(done.collect())
 }
 
 /// Maps each item on all cores; results keep the items' order. An error stops the start of further
@@ -463,6 +484,45 @@ sections.y = { rw = "read", size = "64k" }
             said.sort_unstable();
             measured.sort_unstable();
             assert_eq!(said, measured, "{name}");
+        }
+    }
+
+    #[test]
+    fn equal_runs_are_made_once_and_give_what_each_would_give_alone() {
+        let text = r#"
+name = "a"
+title = "a"
+seeds = [1, 2]
+[device]
+kind = "memory"
+[jobs.a]
+program = "fio"
+sections.x = { rw = "randrw", size = "64k", direct = 1 }
+[variants.deadline.set]
+"queue.elevator" = "deadline"
+[variants.cfq.set]
+"queue.elevator" = "cfq"
+[variants.deadline-again.set]
+"queue.elevator" = "deadline"
+"#;
+        let experiment = Experiment::parse("a.toml", text, None).unwrap();
+        let variants: Vec<&Variant> = experiment.variants.iter().collect();
+        let runs = crate::page::own_runs(&experiment, &variants, &experiment.seeds, false);
+        let made = |runs: &[Run<'_>]| {
+            let all = AtomicUsize::new(0);
+            let progress = &|_, number| all.store(number, Ordering::Relaxed);
+            let experiment = &experiment;
+            let options =
+                RunOptions { experiment, set: &[], elevator: None, progress, check: false };
+            let done = execute(options, runs).unwrap();
+            (done, all.into_inner())
+        };
+        let (done, count) = made(&runs);
+        assert_eq!((done.len(), count), (6, 4), "two elevators, two seeds");
+        for run in &runs {
+            let (alone, _) = made(std::slice::from_ref(run));
+            assert_eq!(alone[&run.key][0].trace_hash, done[&run.key][0].trace_hash);
+            assert_eq!(alone[&run.key][0].measured, done[&run.key][0].measured);
         }
     }
 

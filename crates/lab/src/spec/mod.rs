@@ -398,15 +398,7 @@ impl Experiment {
         set: &[Override],
         control: &[Override],
     ) -> Result<Setup, Error> {
-        let fitted = match (self.fit_of(variant), point) {
-            (Some(fit), Some(point)) => fit.overrides(point),
-            _ => Vec::new(),
-        };
-        let mut tree = self.tree.clone();
-        for set in variant.set.iter().chain(&fitted).chain(set).chain(control) {
-            self.check_path(set)?;
-            tree.set(set)?;
-        }
+        let tree = self.world_tree(variant, point, set, control)?;
         let mut root = Section::of(&tree, "")?;
         let config = world::read(&mut root)?;
         let module = module(&tree)?;
@@ -421,6 +413,47 @@ impl Experiment {
             }
         }
         Ok(Setup { config, module, jobs })
+    }
+
+    /// The tree of the file with the values of a run.
+    fn world_tree(
+        &self,
+        variant: &Variant,
+        point: Option<&Point>,
+        set: &[Override],
+        control: &[Override],
+    ) -> Result<Node, Error> {
+        let fitted = match (self.fit_of(variant), point) {
+            (Some(fit), Some(point)) => fit.overrides(point),
+            _ => Vec::new(),
+        };
+        let mut tree = self.tree.clone();
+        for set in variant.set.iter().chain(&fitted).chain(set).chain(control) {
+            self.check_path(set)?;
+            tree.set(set)?;
+        }
+        Ok(tree)
+    }
+
+    /// The world and the jobs of a run as text. Runs with equal texts and equal seeds have equal
+    /// results.
+    pub(crate) fn world_text(
+        &self,
+        variant: &Variant,
+        point: Option<&Point>,
+        set: &[Override],
+        control: &[Override],
+    ) -> Result<String, Error> {
+        let mut tree = self.world_tree(variant, point, set, control)?;
+        if let Value::Table(root) = &mut tree.value {
+            root.retain(|key, _| WORLD_KEYS.contains(&key.as_str()));
+            if let Some(Node { value: Value::Table(jobs), .. }) = root.get_mut("jobs") {
+                jobs.retain(|name, _| variant.jobs.contains(name));
+            }
+        }
+        let mut text = String::new();
+        tree.write(&mut text);
+        Ok(text)
     }
 
     /// Refuses paths outside the world, and paths of unknown jobs.

@@ -5,7 +5,7 @@
 //! argument of `--set`. Numbers are whole; the names of keys contain the units.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use toml::Spanned;
@@ -174,6 +174,31 @@ impl Node {
         Ok(())
     }
 
+    /// Appends the value as text without its places. Tables have the order in which sections are
+    /// read, so that equal texts mean equal worlds.
+    pub(super) fn write(&self, text: &mut String) {
+        match &self.value {
+            Value::List(list) => {
+                text.push_str("[\n");
+                list.iter().for_each(|node| node.write(text));
+                text.push_str("]\n");
+            }
+            Value::Table(table) => {
+                text.push_str("{\n");
+                let mut entries: Vec<_> = table.iter().collect();
+                entries.sort_by_key(|(_, node)| node.origin.line());
+                for (key, node) in entries {
+                    let _ = write!(text, "{key:?} = ");
+                    node.write(text);
+                }
+                text.push_str("}\n");
+            }
+            other => {
+                let _ = writeln!(text, "{other}");
+            }
+        }
+    }
+
     fn table_mut(&mut self, set: &Override) -> Result<&mut BTreeMap<String, Self>, Error> {
         let Self { origin, value } = self;
         match value {
@@ -257,6 +282,27 @@ mod tests {
         assert!(refused.to_string().contains("x.toml, line 1"), "{refused}");
         for text in ["a", "=1", ".a=1", "a..b=1"] {
             assert!(Override::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_texts_have_equal_values_in_the_order_of_reading() {
+        let tree = || Node::parse("x.toml", "a = [1, \"b\"]\n[j.one]\nd = 1\n[j.two]\n").unwrap();
+        let text = |tree: &Node| {
+            let mut text = String::new();
+            tree.write(&mut text);
+            text
+        };
+        let with = |set: &str| {
+            let mut tree = tree();
+            tree.set(&Override::parse(set).unwrap()).unwrap();
+            text(&tree)
+        };
+        assert_eq!(with("j.one.d = 1"), text(&tree()));
+        assert_eq!(with("j.one.d = 2"), with("j.one.d=2"));
+        // Another value, list or type; and a table of the command line is read after the others.
+        for other in ["j.one.d = 2", "j.one.d = \"1\"", "a = [1, \"c\"]", "j.one = { d = 1 }"] {
+            assert_ne!(with(other), text(&tree()), "{other}");
         }
     }
 
