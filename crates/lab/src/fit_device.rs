@@ -413,6 +413,7 @@ fn facts(measurements: &[Measurement], request: &FitRequest) -> models::Bounds {
         depth: measurements.iter().map(|one| one.facts.depth).max().unwrap_or(1),
         read_us: (smallest(|facts| facts.read_s) * 1e6, largest(|facts| facts.read_s) * 1e6),
         write_us: (smallest(|facts| facts.write_s) * 1e6, largest(|facts| facts.write_s) * 1e6),
+        write_measurements: fitted().filter(|one| one.facts.write_s.is_some()).count(),
     }
 }
 

@@ -155,6 +155,8 @@ fn in_world(elevator: &str) -> u64 {
         program_page: Nanos(10 * US),
         overhead: Nanos(0),
         bus_sector: Nanos(0),
+        bus_write_sector: None,
+        bus_command: Nanos(0),
         queue_depth: DEPTH,
         blocks: None,
         collection: None,

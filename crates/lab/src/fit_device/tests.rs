@@ -6,6 +6,7 @@ use blockyard_workload::trace::{Completion, TracedBio};
 use super::*;
 
 const DISK: &str = include_str!("../../../../testdata/fit-device/disk.json");
+const DISK_WRITES: &str = include_str!("../../../../testdata/fit-device/disk-writes.json");
 const LOOP_ON_DISK: &str = include_str!("../../../../testdata/fit-device/loop-on-disk.json");
 const LOOP_ON_TMPFS: &str = include_str!("../../../../testdata/fit-device/loop-on-tmpfs.json");
 
@@ -48,6 +49,17 @@ fn device_fitted_to_one_half_predicts_the_other_half() {
             assert!(middle <= bound, "{metric} {middle}\n{}", fitted.table().join("\n"));
         }
     }
+}
+
+/// Enough measurements of writes fit their times on the bus too: large writes are not as slow as
+/// their bytes at the rate of small ones. The bound is what the fit reached.
+#[test]
+fn held_out_writes_of_all_sizes_are_predicted_from_many_measured_ones() {
+    let fitted = fitted(DISK_WRITES, &quick(256));
+    let factors = fitted.held_out("write clat_p50");
+    assert_eq!(factors.len(), 7, "five of writes, two of mixes");
+    let worst = factors.last().copied().unwrap_or(f64::INFINITY);
+    assert!(worst <= 1.74, "{factors:?}\n{}", fitted.table().join("\n"));
 }
 
 #[test]

@@ -423,6 +423,8 @@ fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
         program_page: us(section, "program_page_us", 200)?,
         overhead: us(section, "overhead_us", 10)?,
         bus_sector: ns(section, "bus_sector_ns", 160)?,
+        bus_write_sector: section.maybe_number("bus_write_sector_ns", 0..=SECOND_NS)?.map(Nanos),
+        bus_command: ns(section, "bus_command_ns", 0)?,
         queue_depth: section.number("queue_depth", 1..=65_536, 1)?,
         blocks: (block_kib > 0 && !collects).then_some(blocks),
         collection: collects.then_some(collection),

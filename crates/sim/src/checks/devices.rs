@@ -56,6 +56,8 @@ pub(super) fn sd_card() -> Flash {
         program_page: Nanos(1_800 * US),
         overhead: Nanos(300 * US),
         bus_sector: Nanos(25 * US),
+        bus_write_sector: None,
+        bus_command: Nanos(0),
         queue_depth: 1,
         blocks: Some(EraseBlocks { sectors: 8 << 10, open: 2, close: Nanos(150_000 * US) }),
         collection: None,

@@ -236,6 +236,8 @@ fn model(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> Mode
                 program_page: Nanos(200 * US),
                 overhead: Nanos(8 * US),
                 bus_sector: Nanos(one_of(random, &[160, 25_000])),
+                bus_write_sector: None,
+                bus_command: Nanos(0),
                 queue_depth,
                 blocks: one_of(random, &[None, Some(blocks)]),
                 collection: None,

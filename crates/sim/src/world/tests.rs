@@ -551,6 +551,8 @@ fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
         program_page: Nanos(takes_ns),
         overhead: Nanos(0),
         bus_sector: Nanos(0),
+        bus_write_sector: None,
+        bus_command: Nanos(0),
         queue_depth: 64,
         blocks: None,
         collection: None,
