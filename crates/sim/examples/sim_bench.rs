@@ -182,6 +182,32 @@ fn buffered() -> u64 {
     tiotest.results().iter().map(|phase| phase.latency.count).sum()
 }
 
+/// Costs of a machine, in which a migration is free.
+fn costs() -> Costs {
+    Costs {
+        switch: Nanos(1_500),
+        wake_up: Nanos(800),
+        ipi: Nanos(800),
+        ipi_remote: Nanos(1_500),
+        idle_exit: Nanos(800),
+        migrate: Nanos(0),
+        migrate_remote: Nanos(0),
+        cache_hot: Nanos(0),
+        slice: Nanos::from_ms(10),
+        granularity: Nanos::from_ms(1),
+        scheduler: Scheduler::Cfs,
+        user: Nanos(0),
+        syscall: Nanos(300),
+        page: Nanos(1_000),
+        submit: Nanos(800),
+        issue: Nanos(500),
+        interrupt: Nanos(1_000),
+        complete: Nanos(500),
+        governor: None,
+        shared_core_percent: None,
+    }
+}
+
 /// A machine with a disk.
 fn world(elevator: &str) -> Config {
     let elevator = ElevatorSpec::parse(elevator).expect("the name is known");
@@ -194,25 +220,7 @@ fn world(elevator: &str) -> Config {
     };
     Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
-        costs: Costs {
-            switch: Nanos(1_500),
-            wake_up: Nanos(800),
-            ipi: Nanos(800),
-            ipi_remote: Nanos(1_500),
-            idle_exit: Nanos(800),
-            slice: Nanos::from_ms(10),
-            granularity: Nanos::from_ms(1),
-            scheduler: Scheduler::Cfs,
-            user: Nanos(0),
-            syscall: Nanos(300),
-            page: Nanos(1_000),
-            submit: Nanos(800),
-            issue: Nanos(500),
-            interrupt: Nanos(1_000),
-            complete: Nanos(500),
-            governor: None,
-            shared_core_percent: None,
-        },
+        costs: costs(),
         cache: CacheConfig {
             memory_bytes: 32 << 20,
             dirty_ratio_percent: 20,

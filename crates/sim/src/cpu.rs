@@ -19,11 +19,12 @@
 //! Time is conserved: the busy time of CPUs is the sum of their threads' use, the switches, and
 //! interrupts without a thread.
 //!
-//! Two CPUs may share a core (`cpu/cores.rs`).
+//! Two CPUs may share a core (`cpu/cores.rs`). A migration has a price (`cpu/caches.rs`).
 //!
-//! Left out: weights, caches; interrupts always run at full speed. The world defines the costs of
+//! Left out: weights; interrupts always run at full speed. The world defines the costs of
 //! calls.
 
+mod caches;
 mod cores;
 mod eevdf;
 mod ends;
@@ -134,7 +135,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 17 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
+// 20 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -147,6 +148,13 @@ pub struct Costs {
     pub ipi_remote: Nanos,
     /// Delay of an idle CPU.
     pub idle_exit: Nanos,
+    /// A thread continues on another CPU of the socket, and fetches its hot lines.
+    pub migrate: Nanos,
+    /// A thread continues on a CPU of another socket.
+    pub migrate_remote: Nanos,
+    /// Time in which a thread that stopped running is cache-hot; an idle CPU leaves it where it is
+    /// (`sched_migration_cost_ns`). Zero: an idle CPU takes any thread that waits.
+    pub cache_hot: Nanos,
     /// Period in which all threads of a CPU have one turn, if they are few (`sched_latency_ns`).
     pub slice: Nanos,
     /// Shortest turn, and the lead in run time at which a thread is preempted by a waking one
@@ -200,6 +208,7 @@ enum State {
     Gone,
 }
 
+// 13 fields: the state of a thread, and its counters.
 #[derive(Clone, Debug)]
 struct Thread {
     state: State,
@@ -215,6 +224,9 @@ struct Thread {
     deadline: Nanos,
     lag: i64,
     used: Nanos,
+    /// Price of its migrations since it last ran, and the end of its last burst.
+    refill: Nanos,
+    stopped: Nanos,
     switches: u64,
     counted: Switches,
 }
@@ -352,6 +364,8 @@ impl Cpus {
             deadline: Nanos(0),
             lag: 0,
             used: Nanos(0),
+            refill: Nanos(0),
+            stopped: Nanos(0),
             switches: 0,
             counted: Switches::default(),
         });
@@ -406,8 +420,11 @@ impl Cpus {
             }
             Scheduler::Eevdf => self.place_by_lag(now, at, thread),
         }
-        let woken = &mut self.threads[thread.0 as usize];
-        self.counters.migrations += u64::from(woken.last != at);
+        let from = self.threads[thread.0 as usize].last;
+        if from != at {
+            self.migrates(thread, from, at);
+        }
+        let woken = self.thread(thread);
         (woken.state, woken.ready, woken.last) = (State::Queued, ready, at);
         self.queue_up(at, thread);
         if let Some(current) = self.cpus[at].current {
@@ -535,12 +552,16 @@ impl Cpus {
             if !self.gives_way(now, at) {
                 return Some((CpuId(u16::try_from(at).expect("CPUs are few")), thread));
             }
-            self.threads[thread.0 as usize].state = State::Queued;
+            let preempted = self.thread(thread);
+            preempted.state = State::Queued;
+            preempted.stopped = now;
+            preempted.counted.involuntary += 1;
             self.leave(at);
             self.queue_up(at, thread);
-            self.threads[thread.0 as usize].counted.involuntary += 1;
             self.pick(now, at);
-            self.call_idle(now, thread);
+            if !self.stays_hot(at) {
+                self.call_idle(now, thread);
+            }
         }
         None
     }
@@ -603,8 +624,10 @@ impl Cpus {
             self.keep_lag(now, at, thread);
         }
         let (thread, _) = self.leave(at);
-        self.thread(thread).state = State::Waiting;
-        self.thread(thread).counted.voluntary += 1;
+        let blocked = self.thread(thread);
+        blocked.state = State::Waiting;
+        blocked.stopped = now;
+        blocked.counted.voluntary += 1;
         self.pick(now, at);
     }
 
@@ -640,19 +663,24 @@ impl Cpus {
         (cpu.began, cpu.since) = (now, now + cost);
         (cpu.reschedule, cpu.last) = (false, Some(thread));
         cpu.current = Some(thread);
-        self.ends.set(at, now + cost);
+        let from = std::mem::replace(&mut self.thread(thread).last, at);
+        if from != at {
+            self.migrates(thread, from, at);
+        }
+        let refill = self.take_refill(now + cost, at, thread);
+        self.ends.set(at, now + cost + refill);
         self.set_idle(at, false, now);
-        self.counters.busy = self.counters.busy + cost;
+        self.counters.busy = self.counters.busy + cost + refill;
         if switches {
             self.counters.switches += 1;
             let cpu = CpuId(u16::try_from(at).expect("CPUs are few"));
             self.switched.push((now, cpu, thread));
         }
         let picked = self.thread(thread);
-        let moved = std::mem::replace(&mut picked.last, at) != at;
         picked.state = State::Running;
         picked.switches += u64::from(switches);
-        self.counters.migrations += u64::from(moved);
+        picked.used = picked.used + refill;
+        picked.virtual_run = picked.virtual_run + refill;
     }
 
     /// A thread of the longest queue: the one that would wait longest.
@@ -663,8 +691,10 @@ impl Cpus {
             (self.cpus[*from].queue.len(), near, std::cmp::Reverse(*from))
         };
         let Self { threads, topology, sets, .. } = &*self;
-        let free =
-            |thread: &ThreadId| threads[thread.0 as usize].affinity.allows(*topology, sets, at);
+        let free = |thread: &ThreadId| {
+            let allowed = threads[thread.0 as usize].affinity.allows(*topology, sets, at);
+            allowed && !self.is_cache_hot(now, *thread)
+        };
         let crowded = self.crowded.iter();
         let from = crowded.filter(|from| self.cpus[*from].queue.any(free)).max_by_key(order)?;
         let thread = self.cpus[from].queue.last(free)?;

@@ -81,6 +81,9 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         ipi: ns(&mut costs, "ipi_ns", 1_000)?,
         ipi_remote: ns(&mut costs, "ipi_remote_ns", 2_000)?,
         idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
+        migrate: ns(&mut costs, "migrate_ns", 0)?,
+        migrate_remote: ns(&mut costs, "migrate_remote_ns", 0)?,
+        cache_hot: ns(&mut costs, "cache_hot_ns", 0)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
         granularity: ns(&mut costs, "granularity_ns", 1_000_000)?,
         scheduler: machine

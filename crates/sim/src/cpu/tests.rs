@@ -8,6 +8,9 @@ const COSTS: Costs = Costs {
     ipi: Nanos(30),
     ipi_remote: Nanos(70),
     idle_exit: Nanos(5),
+    migrate: Nanos(0),
+    migrate_remote: Nanos(0),
+    cache_hot: Nanos(0),
     slice: Nanos(10_000),
     granularity: Nanos(1_000),
     scheduler: Scheduler::Cfs,
@@ -581,4 +584,76 @@ fn threads_of_a_set_share_its_cpus_and_no_others() {
     }
     assert_eq!((turns[0], turns[3]), (0, 0));
     assert!(turns[1] > 900 && turns[2] > 900, "{turns:?}");
+}
+
+#[test]
+fn thread_that_continues_on_another_cpu_first_fetches_its_lines() {
+    // Busy CPUs when the thread wakes up again; the thread ran on CPU 0 before.
+    let first_work = |busy: &[u16]| {
+        let costs = Costs { migrate: Nanos(40), migrate_remote: Nanos(90), ..COSTS };
+        let mut cpus = Cpus::new(Topology { sockets: 2, cpus_per_socket: 2 }, costs);
+        let thread = cpus.spawn(Affinity::Any);
+        cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
+        let began = cpus.next_event().unwrap();
+        assert_eq!(began, Nanos(115), "a thread that has not run has no lines");
+        assert_eq!(cpus.take(began), Some((CPU0, thread)));
+        cpus.run(began, CPU0, Nanos(1_000));
+        let ended = cpus.next_event().unwrap();
+        assert_eq!(cpus.take(ended), Some((CPU0, thread)));
+        cpus.block(ended, CPU0);
+        for cpu in busy {
+            let other = cpus.spawn(Affinity::Cpu(CpuId(*cpu)));
+            cpus.wake(ended, other, CpuId(*cpu), Nanos(0));
+        }
+        let at = Nanos(1_000_000);
+        while let Some(next) = cpus.next_event().filter(|next| *next < at) {
+            while let Some((cpu, _)) = cpus.take(next) {
+                cpus.run(next, cpu, Nanos(10_000_000));
+            }
+        }
+        let used = cpus.used(thread);
+        cpus.wake(at, thread, CPU0, Nanos(0));
+        let begins = cpus.next_event().unwrap();
+        let (cpu, next) = cpus.take(begins).unwrap();
+        assert_eq!(next, thread);
+        (cpu.0, (begins - at).0, (cpus.used(thread) - used).0)
+    };
+    // Wake-up, call, exit from idle, switch unless it ran there last; then the price.
+    assert_eq!(first_work(&[]), (0, 10 + 5, 0));
+    assert_eq!(first_work(&[0]), (1, 10 + 30 + 5 + 100 + 40, 40));
+    assert_eq!(first_work(&[0, 1]), (2, 10 + 70 + 5 + 100 + 90, 90));
+}
+
+#[test]
+fn idle_cpu_takes_no_thread_that_ran_a_short_time_ago() {
+    // A thread runs on CPU 0 and waits; wakes up `later` behind another one; CPU 1 becomes idle.
+    let taken = |cache_hot: u64, later: u64| {
+        let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+        let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(cache_hot), ..COSTS });
+        let thread = cpus.spawn(Affinity::Any);
+        let bound = [0, 1].map(|cpu| cpus.spawn(Affinity::Cpu(CpuId(cpu))));
+        let first_end = |cpus: &mut Cpus| {
+            let at = cpus.next_event().unwrap();
+            (at, cpus.take(at).unwrap().0)
+        };
+        cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
+        let (at, cpu) = first_end(&mut cpus);
+        cpus.run(at, cpu, Nanos(500));
+        let (ran, cpu) = first_end(&mut cpus);
+        cpus.block(ran, cpu);
+        for (other, burst) in bound.into_iter().zip([1_000_000, later + 1_000]) {
+            let by = cpus.last_of(other);
+            cpus.wake(ran, other, by, Nanos(0));
+            let (at, cpu) = first_end(&mut cpus);
+            cpus.run(at, cpu, Nanos(burst));
+        }
+        cpus.wake(ran + Nanos(later), thread, CPU0, Nanos(0));
+        let (at, cpu) = first_end(&mut cpus);
+        assert_eq!(cpu, CpuId(1));
+        cpus.block(at, cpu);
+        cpus.last_of(thread) == cpu
+    };
+    assert!(taken(0, 2_000));
+    assert!(!taken(50_000, 2_000));
+    assert!(taken(50_000, 60_000));
 }
