@@ -117,7 +117,7 @@ pub enum Error {
         problem: String,
     },
     /// Programs use a mount that is to end.
-    #[error("{path}: programs use the mount: {problem}", path = .path.display())]
+    #[error("{path}: programs use the mount", path = .path.display())]
     MountBusy {
         /// Mount point.
         path: PathBuf,

@@ -44,6 +44,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 pub use blockyard_crypt::luks2::{Token, TokenChoice};
 pub use command::KeyCommand;
 pub use keyslots::{Keyslots, Last, NewKeyslot, Opener, Planned, Priority};
+pub use process::stop_programs;
 pub(crate) use token_passphrase::{Attempt, by_token};
 pub use tokens::Tokens;
 

@@ -111,7 +111,7 @@ impl Disk {
         let settings = Settings { read_only: true, ..Settings::default() };
         let volume = Volume::options().raw().settings(settings).open(&path)?;
         let mut files = volume.files(None)?;
-        for entry in files.list(Path::new("/"))? {
+        for entry in files.list(Path::new("/"))?.entries {
             if entry.kind == Kind::Link {
                 let _ = files.target(&Path::new("/").join(&entry.name));
             }

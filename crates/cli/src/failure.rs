@@ -233,8 +233,15 @@ impl From<ControlError> for Failure {
                 };
                 Self { exit, message: shown(&error) }
             }
-            ControlError::Field { field: "export", problem } => {
-                Self::failed(format!("--export: {problem}"))
+            ControlError::Field { field, problem } => {
+                let of = match *field {
+                    "export" => "--export",
+                    "path" => "--output",
+                    "digits" => "the new key",
+                    "words" => "MESSAGE",
+                    field => field,
+                };
+                Self::failed(format!("{of}: {problem}"))
             }
             error => Self::failed(error.to_string()),
         }

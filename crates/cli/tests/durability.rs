@@ -236,6 +236,34 @@ fn every_volume_is_flushed_at_the_end_though_the_first_one_fails() {
     assert_eq!(flushes, [0, 1, 1]);
 }
 
+#[test]
+fn removed_export_is_flushed_before_the_reload_succeeds() {
+    let lab = Lab::new();
+    let disks = ["one", "two"].map(|socket| {
+        table(&lab, socket);
+        Disk::start(&lab, socket)
+    });
+    let export = |name: &str| format!("[exports.{name}]\ntable = \"{name}.table\"\n");
+    lab.write("all.toml", ["one", "two"].map(export).concat());
+    let server = lab.serve(&["--config", "all.toml", "--socket", "s", "--control", "c"]);
+    let mut client = Nbd::open_export(&lab.path("s"), "one");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    lab.write("all.toml", export("two"));
+    lab.ok(&["reload", "c"]);
+    let flushes = || disks.each_ref().map(|disk| disk.flushes.load(Ordering::SeqCst));
+    assert_eq!(flushes(), [1, 0]);
+    // A flush that fails is the outcome of the reload.
+    lab.write("all.toml", ["one", "two"].map(export).concat());
+    lab.ok(&["reload", "c"]);
+    let mut client = Nbd::open_export(&lab.path("s"), "one");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    disks[0].fails.store(true, Ordering::SeqCst);
+    lab.write("all.toml", export("two"));
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("socket=one: a flush failed"), "{said}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
 /// `poll` refuses more descriptors than the process may have.
 #[test]
 fn server_that_cannot_wait_any_more_drains_and_flushes() {

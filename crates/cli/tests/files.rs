@@ -174,7 +174,7 @@ fn mistakes_are_one_error_with_their_place() {
         (&["cp", "vol:/missing", "out"], "vol:/missing: there is no such file in the volume"),
         (&["cp", "vol:/data/below", "out"], "vol:/data: this is a file and no directory"),
         (&["cp", "vol:/pipe", "out"], "vol:/pipe: this is a FIFO, which cannot be copied"),
-        (&["cp", "vol", "out"], "say which file of the volume: VOLUME:/PATH"),
+        (&["cp", "vol", "out"], "vol: name a file in a volume, as in home.img:/etc/fstab"),
         (&["cp", "pass", "vol:/etc/pass"], "cp copies out of a volume only"),
         (&["cp", "vol:/data", "missing/data"], "cannot write missing"),
         (&["ls", ":/etc"], "the volume in front of `:/` is missing"),
@@ -186,6 +186,30 @@ fn mistakes_are_one_error_with_their_place() {
         let said = lab.refused(&[words, &["-d", "pass"]].concat(), 1);
         assert!(said.contains(part), "{words:?}: {said}");
     }
+}
+
+#[test]
+fn path_without_its_slash_is_named() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    for words in [&["ls", "vol:etc"][..], &["cp", "vol:etc", "."]] {
+        let said = lab.refused(&[words, &["-d", "pass"]].concat(), 4);
+        assert!(said.contains("begins with a slash: vol:/etc"), "{said}");
+    }
+}
+
+#[test]
+fn damaged_inode_is_an_error_beside_the_rest_of_the_list() {
+    let script = "mke2fs -q -F -t ext4 -d tree plain; debugfs -w -R 'sif /etc mode 0' plain";
+    let Some(lab) = volume(script) else { return };
+    for words in [&["ls", "vol"][..], &["ls", "--json", "vol"]] {
+        let output = lab.run(&[words, &["-d", "pass"]].concat());
+        assert!(lab::one_error(&output, 1).contains("vol:/etc: cannot read it"));
+        let listed = text(&output.stdout);
+        assert!(listed.contains("data") && listed.contains("lost+found"), "{listed}");
+    }
+    let said = lab.refused(&["cp", "-r", "vol:/", "out", "-d", "pass"], 1);
+    assert!(said.contains("vol:/etc: cannot read it"), "{said}");
 }
 
 #[test]

@@ -434,7 +434,8 @@ fn mount_in_use_is_kept_unless_its_end_is_forced() {
     };
     let (mut reader, mut out) = user("read go; head -c 5 <&7 2>&1");
     let busy = home.refused(&["umount", "dir"], 5);
-    assert!(busy.contains("--lazy"), "{busy}");
+    let wanted = "dir: programs use the mount; end them, or unmount it with --lazy";
+    assert!(busy.ends_with(wanted), "{busy}");
     let forced = home.run(&["umount", "dir", "--lazy"]);
     assert!(forced.status.success() && text(&forced.stderr).contains("still have the volume open"));
     let (code, said) = mount.end();

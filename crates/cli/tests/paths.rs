@@ -3,6 +3,7 @@
 
 mod lab;
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -249,6 +250,28 @@ fn without_a_path_the_error_comes_at_once() {
         assert_eq!(client.write(0, &content(0, 2)), 0);
         assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
     }
+}
+
+#[test]
+fn lost_path_is_an_event_of_its_own_kind() {
+    let lab = Lab::new();
+    let images = ["a", "b"].map(|name| lab.write(name, vec![7; LEN_BYTES]));
+    let line = format!("multipath 2 {BIO} 0 1 1 service-time 0 2 0 a b");
+    lab.write("table", format!("0 {} {line}\n", LEN_BYTES / 512));
+    let words = ["serve", "--table", "table", "--socket", "s", "--log-format", "json"];
+    let mut server = Server::start_silent(lab.blockyard(&words));
+    server.wait_for_line("\"event\":\"said\"");
+    // Paths are used in turn.
+    fs::File::options().write(true).open(&images[0]).unwrap().set_len(0).unwrap();
+    let mut client = Nbd::open(&lab.path("s"));
+    for block in 0..4 {
+        assert_eq!(client.read(block * 4096, BLOCK_BYTES), [7; BLOCK_BYTES]);
+    }
+    let lost: Value = serde_json::from_str(&server.wait_for_line("path-lost")).unwrap();
+    assert_eq!((&lost["event"], &lost["level"]), (&"path-lost".into(), &"warning".into()));
+    assert_eq!((&lost["device"], &lost["operation"]), (&"a".into(), &"read".into()));
+    assert_eq!(lost["errno"], EIO);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use lab::nbd::Nbd;
 use lab::{Lab, PASSPHRASE, Server, is_socket, noise, text};
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// An export of a volume with the same name.
@@ -216,11 +218,11 @@ fn new_export_outside_of_the_permitted_places_is_named_with_the_remedy() {
     let said = lab.refused(&["reload", "c"], 1);
     assert!(said.contains("two: ") && said.contains("`sandbox_allow`"), "{said}");
     assert_eq!(client.write(0, &noise(4096, 1)), 0);
-    // A program would need a process.
+    // A program that was not named at the start.
     let command = "[exports.two]\nvolume = 'two'\nkey_command = 'cat pass'\n";
     lab.write("c.toml", format!("{head}{}{command}", export("one", "")));
     let said = lab.refused(&["reload", "c"], 1);
-    assert!(said.contains("`key_command`") && said.contains("--sandbox off"), "{said}");
+    assert!(said.contains("`key_command`") && said.contains("after a restart"), "{said}");
     assert_eq!(client.read(0, 4096), noise(4096, 1));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
@@ -325,6 +327,146 @@ fn recording_of_an_export_that_stays_goes_on_and_is_complete_at_the_end_of_the_s
     let summary = lab.ok(&["trace", "summary", "t"]);
     assert!(text(&summary.stdout).contains("write"), "{}", text(&summary.stdout));
     assert!(summary.stderr.is_empty(), "{}", text(&summary.stderr));
+}
+
+#[test]
+fn server_ends_during_a_reload_and_so_does_the_command_of_a_key() {
+    let lab = with_volumes(&["vol", "new"]);
+    let new = "[exports.new]\nvolume = 'new'\nkey_command = \"sh -c 'exec 3>started; sleep 999 & \
+               wait'\"\n";
+    let path = lab.path("started");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for by_signal in [false, true] {
+        configure(&lab, &[export("vol", "")]);
+        let words = ["serve", "--config", "c.toml", "--sandbox", "off"];
+        let server = Server::start(lab.blockyard(&words));
+        configure(&lab, &[export("vol", ""), new.into()]);
+        let client = if by_signal {
+            server.send(Signal::HUP);
+            None
+        } else {
+            Some(lab.blockyard(&["reload", "c"]).stderr(Stdio::piped()).spawn().unwrap())
+        };
+        // Waits for the command.
+        let started = fs::File::open(&path).unwrap();
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+        // All its processes have ended.
+        let mut ends = [PollFd::new(&started, PollFlags::IN)];
+        assert_eq!(poll(&mut ends, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })), Ok(1));
+        assert!(ends[0].revents().contains(PollFlags::HUP), "{:?}", ends[0].revents());
+        let said = client.map(|client| text(&client.wait_with_output().unwrap().stderr));
+        assert!(said.is_none_or(|said| said.contains("this process ends")));
+    }
+}
+
+#[test]
+fn recording_of_a_removed_export_is_complete_and_its_command_says_so() {
+    let lab = with_volumes(&["gone", "kept"]);
+    let server = serve(&lab, &[export("gone", ""), export("kept", "")]);
+    for (after, what) in [
+        (vec![export("kept", "")], "the export was removed meanwhile"),
+        (vec![export("gone", "read_only = true"), export("kept", "")], "was replaced meanwhile"),
+    ] {
+        configure(&lab, &[export("gone", ""), export("kept", "")]);
+        lab.ok(&["reload", "c"]);
+        let words = ["trace", "record", "c", "--export", "gone", "-o", "t", "--force"];
+        let mut record = lab.blockyard(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(record.stderr.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        assert_eq!(Nbd::open_export(&lab.path("s"), "gone").write(0, &noise(4096, 1)), 0);
+        configure(&lab, &after);
+        lab.ok(&["reload", "c"]);
+        kill_process(Pid::from_child(&record), Signal::INT).unwrap();
+        let mut error = String::new();
+        said.read_line(&mut error).unwrap();
+        assert!(error.contains(what) && error.contains("t has what was recorded"), "{error}");
+        assert_eq!(record.wait().unwrap().code(), Some(1));
+        assert!(text(&lab.ok(&["trace", "summary", "t"]).stdout).contains("write"));
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn export_that_cannot_be_opened_is_named_at_the_start_too() {
+    let lab = with_volumes(&["one", "two"]);
+    lab.write("wrong", "wrong");
+    configure(&lab, &[export("one", ""), export("two", "").replace("'pass'", "'wrong'")]);
+    let said = lab.refused(&["serve", "--config", "c.toml"], 2);
+    assert!(said.contains("exports.two: "), "{said}");
+    configure(&lab, &[export("one", ""), export("two", "").replace("'pass'", "'none'")]);
+    let said = lab.refused(&["serve", "--config", "c.toml"], 1);
+    assert!(said.contains("exports.two: "), "{said}");
+}
+
+/// The sandbox permits the folder that was there at the start.
+#[test]
+fn what_the_sandbox_hinders_at_a_reload_is_said_with_a_remedy() {
+    let lab = with_volumes(&["vol", "new"]);
+    lab.ok(&["tls", "init", "pki", "--host", "127.0.0.1"]);
+    let head = "listen = '127.0.0.1:0'\ncontrol = 'c'\ntls_certificates = 'pki'\n";
+    let config = |more: &str| lab.write("c.toml", format!("{head}{}{more}", export("vol", "")));
+    config("");
+    let mut server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
+    // It answers when the sandbox has begun.
+    lab.ok(&["status", "c"]);
+    fs::rename(lab.path("pki"), lab.path("old")).unwrap();
+    lab.ok(&["tls", "init", "pki", "--host", "127.0.0.1"]);
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("pki: the sandbox of the running server"), "{said}");
+    assert!(said.contains("`sandbox_allow`"), "{said}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    // A volume without a key, whose token needs a program.
+    let token = concat!(
+        r#"{"type":"clevis","keyslots":["0"],"jwe":{"ciphertext":"YWI","encrypted_key":"","#,
+        r#""iv":"YWI","protected":"eyJjbGV2aXMiOnsicGluIjoidHBtMiIsInRwbTIiOnt9fX0","tag":"YWI"}}"#
+    );
+    lab.write("token", token);
+    lab.ok(&["token", "import", "new", "--json-file", "token"]);
+    let head = "socket = 's'\ncontrol = 'c'\nsandbox_allow = ['.']\n";
+    lab.write("c.toml", format!("{head}{}", export("vol", "")));
+    server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
+    lab.write("c.toml", format!("{head}{}[exports.new]\nvolume = 'new'\n", export("vol", "")));
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("exports.new: ") && said.contains("permits no tokens"), "{said}");
+    server.wait_for_line("the sandbox of this process permits no programs");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+/// The broker starts it, and never another.
+#[test]
+fn key_command_of_the_start_runs_at_a_reload_in_the_sandbox() {
+    let lab = with_volumes(&["vol", "other"]);
+    let of = |name: &str, command: &str, more: &str| {
+        format!("[exports.{name}]\nvolume = '{name}'\nkey_command = \"{command}\"\n{more}\n")
+    };
+    let script = "sh -c 'echo run >> runs; test -e wait && cat wait; cat pass; exit `cat code`'";
+    lab.write("code", "0");
+    configure(&lab, &[of("vol", script, "")]);
+    let server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
+    // For other settings, and for another volume.
+    configure(&lab, &[of("vol", script, "read_only = true"), of("other", script, "")]);
+    assert_eq!(reload(&lab), "added other\nreplaced vol\n");
+    assert_eq!(lab.read("runs"), b"run\nrun\nrun\n");
+    assert_eq!(Nbd::open_export(&lab.path("s"), "other").write(0, &noise(4096, 1)), 0);
+    // It fails.
+    lab.write("code", "3");
+    configure(&lab, &[of("vol", script, ""), of("other", script, "")]);
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("command sh: it ended with exit code 3"), "{said}");
+    // Another command is refused before an export is closed.
+    configure(&lab, &[of("vol", "cat pass", ""), of("other", script, "")]);
+    let said = lab.refused(&["reload", "c"], 1);
+    assert!(said.contains("exports.vol: ") && said.contains("`key_command`"), "{said}");
+    // The server ends while it runs.
+    let path = lab.path("wait");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    configure(&lab, &[of("other", script, "read_only = true")]);
+    server.send(Signal::HUP);
+    let mut started = fs::File::options().write(true).open(&path).unwrap();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    // No reader of the pipe is left.
+    let gone = std::io::Write::write(&mut started, b"x").unwrap_err();
+    assert_eq!(gone.kind(), std::io::ErrorKind::BrokenPipe);
 }
 
 #[test]
@@ -441,7 +583,13 @@ fn events_are_lines_of_json_with_their_fields() {
     lab.ok(&["resume", "c"]);
     assert_eq!(json_line(&mut server, "resumed")["export"], "one");
     lab.ok(&["limit", "c", "--iops-limit", "5"]);
-    assert_eq!(json_line(&mut server, "limited")["iops"], 5);
+    let limited = json_line(&mut server, "limited");
+    assert_eq!((&limited["iops"], &limited["bytes_per_s"]), (&5.into(), &0.into()));
+    let sentence = limited["message"].as_str().unwrap();
+    assert!(sentence.ends_with("is limited to 5 requests per second"), "{sentence}");
+    lab.ok(&["limit", "c", "--none"]);
+    let sentence = json_line(&mut server, "limited")["message"].as_str().unwrap().to_owned();
+    assert!(sentence.ends_with("has no limits of its rate any more"), "{sentence}");
     configure(&lab, &[export("two", "")]);
     server.send(Signal::HUP);
     let reloaded = json_line(&mut server, "reloaded");

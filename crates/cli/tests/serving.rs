@@ -546,6 +546,7 @@ fn file_of_the_process_id_destroys_nothing_and_is_refused_before_keys_are_derive
         assert_ne!(said.status.code(), Some(2), "{path}");
         let said = text(&said.stderr);
         assert!(said.contains("--pid-file") && said.contains(problem), "{path}: {said}");
+        assert!(!said.contains(".pid"), "the name of a file beside it: {said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     // The folder may be of another user, who guesses the name of a file beside.

@@ -1,17 +1,22 @@
 //! The broker: a small process outside of the sandbox, for what the server itself may not do
 //! afterwards: remove its sockets and its PID file, end the command that it serves, open its
-//! configuration again.
+//! configuration again, start the programs that print its keys.
 //!
 //! ```text
 //! server ─ fork, before any secret ─> broker
-//!        ─ seal: files, command ────> kept; a second seal is refused
+//!        ─ programs, then seal ─────> kept: programs, files, command; nothing is added afterwards
 //!   first client
 //!        ─ remove, terminate, open ─> done, for the sealed files and the command only
+//!        ─ start NUMBER ────────────> a program that was named before the seal (`program`)
 //!        ─ end of the server ───────> ends too
 //! ```
-//! A request is one packet with one byte. All that it works on was fixed before the first client:
-//! a server that is taken over can only have its own files removed, and its own command ended.
+//! A request is one packet: a byte, and a number for a start. All that it works on was fixed before
+//! the first client: a server that is taken over can only have its own files removed, its own
+//! command ended, and its own keys printed again.
 
+mod program;
+
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,8 +24,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
@@ -31,11 +39,19 @@ use rustix::process::{
 };
 
 use crate::process;
+use program::Programs;
+pub use program::Started;
 
 /// Longest packet: some hundred paths.
 const PACKET_BYTES_MAX: usize = 64 << 10;
 /// More than the digits of a process ID.
 const TEXT_BYTES_MAX: usize = 64;
+/// Descriptors of a packet: the output of a program, and its process.
+const DESCRIPTORS_MAX: usize = 2;
+const PROGRAM: u8 = b'p';
+const START: u8 = b'b';
+const STATUS: u8 = b'w';
+const KILL: u8 = b'k';
 const SEAL: u8 = b's';
 const REMOVE_SOCKETS: u8 = b'c';
 const REMOVE: u8 = b'r';
@@ -44,10 +60,14 @@ const OPEN: u8 = b'o';
 const DONE: u8 = b'd';
 const FAILED: u8 = b'f';
 
+/// More than an error with the path of a file.
+const REPLY_BYTES_MAX: usize = 8 << 10;
+
 /// The broker of this process, which ends with this value.
 #[derive(Debug)]
 pub struct Broker {
-    socket: OwnedFd,
+    /// One request and its reply at a time.
+    socket: Mutex<OwnedFd>,
     pid: Pid,
 }
 
@@ -64,7 +84,7 @@ impl Broker {
                 drop(ours);
                 Served::run(&theirs, configuration)
             }
-            Some(pid) => Ok(Self { socket: ours, pid }),
+            Some(pid) => Ok(Self { socket: Mutex::new(ours), pid }),
         }
     }
 
@@ -72,7 +92,8 @@ impl Broker {
     /// command that [`Broker::terminate`] ends.
     ///
     /// # Errors
-    /// The paths are too long together; the broker has ended, or has been sealed before.
+    /// The paths are too long together; a folder cannot be opened; the broker has ended, or has
+    /// been sealed before.
     pub fn seal(&self, files: &[PathBuf], command: Option<&OwnedFd>) -> io::Result<()> {
         self.ask(&packet_of_seal(files)?, command.map(AsFd::as_fd)).map(drop)
     }
@@ -80,7 +101,7 @@ impl Broker {
     /// Removes the sockets among the sealed files, unless another file has taken the name.
     ///
     /// # Errors
-    /// The broker has ended.
+    /// The first socket that cannot be removed, or the broker has ended.
     pub fn remove_sockets(&self) -> io::Result<()> {
         self.ask(&[REMOVE_SOCKETS], None).map(drop)
     }
@@ -88,7 +109,7 @@ impl Broker {
     /// Removes all sealed files, unless another file or content has taken the name.
     ///
     /// # Errors
-    /// The broker has ended.
+    /// The first file that cannot be removed, or the broker has ended.
     pub fn remove(&self) -> io::Result<()> {
         self.ask(&[REMOVE], None).map(drop)
     }
@@ -106,26 +127,59 @@ impl Broker {
     /// # Errors
     /// There is none, or it cannot be opened.
     pub fn open_configuration(&self) -> io::Result<File> {
-        self.ask(&[OPEN], None)?.map(File::from).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let reply = self.ask(&[OPEN], None)?;
+        reply.fds.into_iter().next().map(File::from).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn ask(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
-        send(&self.socket, packet, fd)?;
-        let mut reply = [0; 5];
-        let (len, fd) = receive(&self.socket, &mut reply)?;
-        match reply {
-            [DONE, ..] if len > 0 => Ok(fd),
-            [FAILED, errno @ ..] if len == reply.len() => {
-                Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    fn ask(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&socket, packet, fd.as_slice())?;
+        let mut reply = vec![0; REPLY_BYTES_MAX];
+        let (len, fds) = receive(&socket, &mut reply)?;
+        match &reply[..len] {
+            [DONE] => Ok(Reply { fds, number: 0 }),
+            [DONE, a, b, c, d] => Ok(Reply { fds, number: i32::from_ne_bytes([*a, *b, *c, *d]) }),
+            [FAILED, a, b, c, d] => {
+                Err(io::Error::from_raw_os_error(i32::from_ne_bytes([*a, *b, *c, *d])))
+            }
+            [FAILED, _, _, _, _, text @ ..] => {
+                Err(io::Error::other(String::from_utf8_lossy(text).into_owned()))
             }
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 }
 
+/// The reply to a request that succeeded.
+#[derive(Debug, Default)]
+struct Reply {
+    fds: Vec<OwnedFd>,
+    /// Status of a program.
+    number: i32,
+}
+
+impl Reply {
+    fn packet(&self) -> Vec<u8> {
+        [&[DONE][..], &self.number.to_ne_bytes()].concat()
+    }
+}
+
+/// The reply to a request that failed: an error number, or a text.
+fn failed(error: &io::Error) -> Vec<u8> {
+    let text = if error.raw_os_error().is_some() { String::new() } else { error.to_string() };
+    let errno = error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+    let len = text.len().min(REPLY_BYTES_MAX - 1 - errno.len());
+    [&[FAILED][..], &errno, &text.as_bytes()[..len]].concat()
+}
+
+fn of_file(path: &Path, error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}
+
 impl Drop for Broker {
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }
@@ -154,16 +208,23 @@ struct Served {
     sealed: Option<Vec<Entry>>,
     /// A descriptor of the command's process.
     command: Option<OwnedFd>,
+    programs: Programs,
 }
 
 /// A file by its folder and name, as it was.
 struct Entry {
-    folder: OwnedFd,
+    folder: Rc<Folder>,
     name: OsString,
     id: (u64, u64),
     kind: FileType,
     /// Content of a file with a process ID: another process may have written its own.
     text: Vec<u8>,
+}
+
+/// A folder, which its files share.
+struct Folder {
+    descriptor: OwnedFd,
+    path: PathBuf,
 }
 
 impl Served {
@@ -174,38 +235,54 @@ impl Served {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let configuration = configuration.and_then(|path| std::path::absolute(path).ok());
         process::close_all_but(socket);
-        let mut served = Self { configuration, sealed: None, command: None };
+        let programs = Programs::default();
+        let mut served = Self { configuration, sealed: None, command: None, programs };
         let mut packet = vec![0; PACKET_BYTES_MAX];
-        while let Ok((len, fd)) = receive(socket, &mut packet)
+        while let Ok((len, fds)) = receive(socket, &mut packet)
             && len > 0
         {
-            let replied = match served.answer(packet[0], &packet[1..len], fd) {
-                Ok(fd) => send(socket, &[DONE], fd.as_ref().map(AsFd::as_fd)),
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    send(socket, &[&[FAILED][..], &errno.to_ne_bytes()].concat(), None)
+            let replied = match served.answer(packet[0], &packet[1..len], fds) {
+                Ok(reply) => {
+                    let fds: Vec<_> = reply.fds.iter().map(AsFd::as_fd).collect();
+                    send(socket, &reply.packet(), &fds)
                 }
+                Err(error) => send(socket, &failed(&error), &[]),
             };
             if replied.is_err() {
                 break;
             }
         }
+        served.programs.kill();
         process::exit_now(0)
     }
 
-    fn answer(
-        &mut self,
-        request: u8,
-        names: &[u8],
-        fd: Option<OwnedFd>,
-    ) -> io::Result<Option<OwnedFd>> {
+    fn answer(&mut self, request: u8, names: &[u8], fds: Vec<OwnedFd>) -> io::Result<Reply> {
+        let done = || Ok(Reply::default());
         match request {
+            PROGRAM if self.sealed.is_none() => {
+                self.programs.add(names);
+                done()
+            }
+            START => {
+                let number = names.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+                let Started { output, end } = self.programs.start(u32::from_ne_bytes(number))?;
+                Ok(Reply { fds: vec![output, end], number: 0 })
+            }
+            STATUS => Ok(Reply { fds: Vec::new(), number: self.programs.status()? }),
+            KILL => {
+                self.programs.kill();
+                done()
+            }
             SEAL if self.sealed.is_none() => {
                 let paths = names.split(|byte| *byte == 0).filter(|path| !path.is_empty());
                 let paths = paths.map(|path| Path::new(OsStr::from_bytes(path)));
-                self.sealed = Some(paths.filter_map(|path| Entry::of(path).ok()).collect());
-                self.command = fd;
-                Ok(None)
+                self.command = fds.into_iter().next();
+                let sealed = self.sealed.insert(Vec::new());
+                let mut folders = BTreeMap::new();
+                for path in paths {
+                    sealed.extend(Entry::of(path, &mut folders)?);
+                }
+                done()
             }
             REMOVE | REMOVE_SOCKETS => {
                 let all = std::mem::take(self.sealed.get_or_insert_default());
@@ -213,18 +290,20 @@ impl Served {
                 let (wanted, left) = all.into_iter().partition::<Vec<_>, _>(is_wanted);
                 // Once only: another server may get the inode of a removed socket.
                 self.sealed = Some(left);
-                wanted.iter().for_each(Entry::remove);
-                Ok(None)
+                let outcomes: Vec<_> = wanted.iter().map(Entry::remove).collect();
+                outcomes.into_iter().collect::<io::Result<()>>()?;
+                done()
             }
             TERMINATE => {
                 // It may have ended.
                 let _ = self.command.as_ref().map(|fd| pidfd_send_signal(fd, Signal::TERM));
-                Ok(None)
+                done()
             }
             OPEN => {
                 let path = self.configuration.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-                Ok(Some(rustix::fs::open(path, flags, Mode::empty())?))
+                let opened = rustix::fs::open(path, flags, Mode::empty())?;
+                Ok(Reply { fds: vec![opened], number: 0 })
             }
             _ => Err(io::Error::from_raw_os_error(libc::EPERM)),
         }
@@ -232,31 +311,55 @@ impl Served {
 }
 
 impl Entry {
-    fn of(path: &Path) -> io::Result<Self> {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// `None` for a file that has gone already.
+    fn of(path: &Path, folders: &mut BTreeMap<PathBuf, Rc<Folder>>) -> io::Result<Option<Self>> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(of_file(path, "this is no file"));
         };
-        let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let facts = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let folder = match folders.get(above) {
+            Some(folder) => Rc::clone(folder),
+            None => {
+                let folder = Rc::new(Folder::open(above)?);
+                folders.insert(above.to_owned(), Rc::clone(&folder));
+                folder
+            }
+        };
+        let facts = match statat(&folder.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            facts => facts.map_err(|error| of_file(path, error))?,
+        };
         let kind = FileType::from_raw_mode(facts.st_mode);
         let id = (facts.st_dev, facts.st_ino);
-        let text = text_of(&folder, name, kind);
-        Ok(Self { folder, name: name.to_owned(), id, kind, text })
+        let text = text_of(&folder.descriptor, name, kind);
+        Ok(Some(Self { folder, name: name.to_owned(), id, kind, text }))
     }
 
     fn is_socket(&self) -> bool {
         self.kind == FileType::Socket
     }
 
-    fn remove(&self) {
-        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.id)
-            && text_of(&self.folder, &self.name, self.kind) == self.text
+    /// Removes the file, unless another one has its name.
+    fn remove(&self) -> io::Result<()> {
+        let Folder { descriptor: folder, path } = &*self.folder;
+        let found = statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if !found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.id)
+            || text_of(folder, &self.name, self.kind) != self.text
         {
-            let is_folder = self.kind == FileType::Directory;
-            let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let _ = unlinkat(&self.folder, &self.name, flags);
+            return Ok(());
         }
+        let is_folder = self.kind == FileType::Directory;
+        let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let removed = unlinkat(folder, &self.name, flags);
+        removed.map_err(|error| of_file(&path.join(&self.name), error))
+    }
+}
+
+impl Folder {
+    fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        let descriptor = opened.map_err(|error| of_file(path, error))?;
+        Ok(Self { descriptor, path: path.to_owned() })
     }
 }
 
@@ -270,11 +373,11 @@ fn text_of(folder: &OwnedFd, name: &OsStr, kind: FileType) -> Vec<u8> {
     text
 }
 
-fn send(socket: &OwnedFd, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    if let Some(fds) = fd.as_ref().map(std::slice::from_ref) {
-        assert!(beside.push(SendAncillaryMessage::ScmRights(fds)), "it has room");
+    if !fds.is_empty() {
+        assert!(beside.push(SendAncillaryMessage::ScmRights(fds)), "they have room");
     }
     let packet = [IoSlice::new(packet)];
     let flags = SendFlags::NOSIGNAL;
@@ -282,24 +385,31 @@ fn send(socket: &OwnedFd, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Resu
     Ok(())
 }
 
-/// An error for a packet that is longer than the buffer: its last path would be another one.
-fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+/// An error for a packet that is longer than the buffer: its last path would be another one. And
+/// for one whose descriptor is lost.
+fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [IoSliceMut::new(packet)];
         match recvmsg(socket, into, &mut beside, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             received => {
                 let received = received?;
                 if received.flags.contains(ReturnFlags::TRUNC) {
                     return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
                 }
-                let fd = beside.drain().find_map(|message| match message {
-                    RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-                    _ => None,
-                });
-                return Ok((received.bytes, fd));
+                // This process has no room for the descriptor that was sent.
+                if received.flags.contains(ReturnFlags::CTRUNC) {
+                    return Err(io::Error::from_raw_os_error(libc::EMFILE));
+                }
+                let mut fds = Vec::new();
+                for message in beside.drain() {
+                    if let RecvAncillaryMessage::ScmRights(received) = message {
+                        fds.extend(received);
+                    }
+                }
+                return Ok((received.bytes, fds));
             }
         }
     }
@@ -313,7 +423,7 @@ mod tests {
 
     /// Without a process of its own: a test has threads.
     fn served(configuration: Option<PathBuf>) -> Served {
-        Served { configuration, sealed: None, command: None }
+        Served { configuration, sealed: None, command: None, programs: Programs::default() }
     }
 
     fn names(paths: &[&Path]) -> Vec<u8> {
@@ -332,18 +442,18 @@ mod tests {
         let mut served = served(None);
         let list = ["socket", "taken", "pid", "missing", "folder"].map(at);
         let list = names(&list.each_ref().map(PathBuf::as_path));
-        served.answer(SEAL, &list, None).unwrap();
-        let again = served.answer(SEAL, &names(&[&at("other")]), None);
+        served.answer(SEAL, &list, Vec::new()).unwrap();
+        let again = served.answer(SEAL, &names(&[&at("other")]), Vec::new());
         assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EPERM));
         // Another server has taken the name.
         std::fs::write(at("new"), "2").unwrap();
         std::fs::rename(at("new"), at("pid")).unwrap();
         std::fs::remove_file(at("taken")).unwrap();
         let _new = UnixListener::bind(at("taken")).unwrap();
-        served.answer(REMOVE_SOCKETS, &[], None).unwrap();
+        served.answer(REMOVE_SOCKETS, &[], Vec::new()).unwrap();
         assert!(!at("socket").exists() && at("folder").exists());
         let _again = UnixListener::bind(at("socket")).unwrap();
-        served.answer(REMOVE, &[], None).unwrap();
+        served.answer(REMOVE, &[], Vec::new()).unwrap();
         let left = ["socket", "taken", "pid", "other", "folder"].map(|name| at(name).exists());
         assert_eq!(left, [true, true, true, true, false]);
     }
@@ -357,15 +467,69 @@ mod tests {
         // One byte for the request, one behind each path.
         let longest = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 3)));
         let packet = packet_of_seal(&[longest]).unwrap();
-        send(&ours, &packet, None).unwrap();
+        send(&ours, &packet, &[]).unwrap();
         assert_eq!(receive(&theirs, &mut buffer).unwrap().0, PACKET_BYTES_MAX);
         assert_eq!(buffer, packet);
         let longer = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 2)));
         let error = packet_of_seal(&[longer]).unwrap_err();
         assert!(error.to_string().contains("shorter or fewer paths"), "{error}");
-        send(&ours, &vec![SEAL; PACKET_BYTES_MAX + 1], None).unwrap();
+        send(&ours, &vec![SEAL; PACKET_BYTES_MAX + 1], &[]).unwrap();
         let error = receive(&theirs, &mut buffer).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn files_of_one_folder_share_a_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..8).map(|number| dir.path().join(number.to_string())).collect();
+        paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+        let mut served = served(None);
+        let list: Vec<_> = paths.iter().map(PathBuf::as_path).collect();
+        served.answer(SEAL, &names(&list), Vec::new()).unwrap();
+        let sealed = served.sealed.as_ref().unwrap();
+        assert!(sealed.iter().all(|one| Rc::ptr_eq(&one.folder, &sealed[0].folder)));
+    }
+
+    #[test]
+    fn failures_name_their_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("full")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        let mut first = served(None);
+        let missing = first.answer(SEAL, &names(&[&at("missing/socket")]), Vec::new()).unwrap_err();
+        assert!(missing.to_string().contains("missing: No such file"), "{missing}");
+        let mut served = served(None);
+        served.answer(SEAL, &names(&[&at("full"), &at("file")]), Vec::new()).unwrap();
+        std::fs::write(at("full/other"), "").unwrap();
+        let stays = served.answer(REMOVE, &[], Vec::new()).unwrap_err();
+        assert!(stays.to_string().contains("full: Directory not empty"), "{stays}");
+        assert!(!at("file").exists(), "the others are removed");
+        let reply = failed(&stays);
+        assert!(reply.ends_with(stays.to_string().as_bytes()));
+        assert_eq!(failed(&io::Error::from_raw_os_error(libc::EACCES)).len(), 5);
+    }
+
+    /// A child of the test, because the limit is that of the process.
+    #[test]
+    fn descriptor_without_room_is_an_error_of_its_own() {
+        const IS_CHILD: &str = "BLOCKYARD_TEST_NO_DESCRIPTORS";
+        let name = "broker::tests::descriptor_without_room_is_an_error_of_its_own";
+        if std::env::var_os(IS_CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = child.args([name, "--exact"]).env(IS_CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        send(&ours, &[DONE], &[ours.as_fd()]).unwrap();
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+        let error = receive(&theirs, &mut [0; 8]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
     }
 
     #[test]
@@ -375,9 +539,9 @@ mod tests {
         for (later, stays) in [("1", false), ("2", true)] {
             std::fs::write(&path, "1").unwrap();
             let mut served = served(None);
-            served.answer(SEAL, &names(&[&path]), None).unwrap();
+            served.answer(SEAL, &names(&[&path]), Vec::new()).unwrap();
             std::fs::write(&path, later).unwrap();
-            served.answer(REMOVE, &[], None).unwrap();
+            served.answer(REMOVE, &[], Vec::new()).unwrap();
             assert_eq!(path.exists(), stays);
         }
     }
@@ -390,10 +554,11 @@ mod tests {
         let mut served = served(Some(path.clone()));
         std::fs::write(dir.path().join("new"), "new").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        let fd = served.answer(OPEN, b"/etc/passwd\0", None).unwrap().unwrap();
+        let reply = served.answer(OPEN, b"/etc/passwd\0", Vec::new()).unwrap();
+        let fd = reply.fds.into_iter().next().unwrap();
         assert_eq!(io::read_to_string(File::from(fd)).unwrap(), "new");
-        assert!(served.answer(b'x', &[], None).is_err());
+        assert!(served.answer(b'x', &[], Vec::new()).is_err());
         let mut without = self::served(None);
-        assert!(without.answer(OPEN, &[], None).is_err());
+        assert!(without.answer(OPEN, &[], Vec::new()).is_err());
     }
 }

@@ -5,9 +5,9 @@
 //! the log.
 
 mod line;
+mod place;
 
 use std::fmt;
-use std::io::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -125,6 +125,8 @@ kinds! {
     Reloaded = "reloaded", Notice;
     /// The configuration was not applied.
     ReloadFailed = "reload-failed", Error;
+    /// Lines of the log had no room on standard error.
+    LinesDropped = "lines-dropped", Warning;
     /// Something for the operator to know.
     Warning = "warning", Warning;
     /// The command has failed.
@@ -187,10 +189,7 @@ impl<'a> Event<'a> {
     }
 
     fn write(&self, text: fmt::Arguments<'_>) {
-        let line = line::of(self, text, format(), SystemTime::now());
-        // One call for a line, so that lines of several threads do not mix. A closed reader
-        // (`2>&1 | head`) is no reason to stop.
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        place::put(&line::of(self, text, format(), SystemTime::now()), note_of_dropped);
     }
 }
 
@@ -203,14 +202,32 @@ pub fn say(text: &str) {
         _ => Kind::Said,
     };
     match format() {
-        Format::Text => {
-            let _ = std::io::stderr().write_all(line::plain(text).as_bytes());
-        }
+        Format::Text => place::put(&line::plain(text), note_of_dropped),
         Format::Journal | Format::Json => {
             let rest = text.strip_prefix("error: ").or_else(|| text.strip_prefix("warning: "));
             Event::new(kind).write(format_args!("{}", rest.unwrap_or(text)));
         }
     }
+}
+
+/// Lets no later line wait for the reader of standard error: lines without room are dropped, and
+/// counted in a later line. For servers.
+pub fn never_wait() {
+    place::never_wait();
+}
+
+/// Tells the number of dropped lines, if there is room now.
+pub fn catch_up() {
+    place::catch_up(note_of_dropped);
+}
+
+fn note_of_dropped(lines: u64) -> String {
+    let fields = &[("lines", Value::Number(lines))];
+    let event = Event { fields, ..Event::new(Kind::LinesDropped) };
+    let text = format_args!(
+        "{lines} lines of the log were dropped, because the reader of standard error took no more"
+    );
+    line::of(&event, text, format(), SystemTime::now())
 }
 
 fn format() -> Format {

@@ -100,6 +100,9 @@ pub(crate) struct Args {
     /// Compare this build with another build of blockyard, without the other servers.
     #[arg(long, value_name = "BINARY")]
     against: Option<PathBuf>,
+    /// Compare this build with and without its sandbox, without the other servers.
+    #[arg(long, conflicts_with = "against")]
+    sandbox: bool,
     /// Serve over TLS; neither end checks certificates.
     #[arg(long)]
     tls: bool,
@@ -117,6 +120,7 @@ impl Args {
             size: 64,
             job: Some(if tls { "read 4 KiB q32, 4" } else { "q32" }.into()),
             against: None,
+            sandbox: false,
             tls,
             json: None,
         }
@@ -141,8 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let on = Conditions { cpu: placement.server(), tls: pki.as_ref() };
         let peers = match &args.against {
             Some(before) => peers::start_both(&lab, &images, before, on)?,
+            None if args.sandbox => peers::start_sandboxed(&lab, &images, on)?,
             None => peers::start_all(&lab, &images, on)?,
         };
+        let other = if args.sandbox { peers::OPEN } else { peers::BEFORE };
         let taken = measure(&peers, &jobs, *placement, args)?;
         println!(
             "\n=== {}{}; {} rounds of {} s, medians; x: of {PLAIN}",
@@ -155,8 +161,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let rows = table::rows(&taken, job);
             table::print(job, &rows, PLAIN);
             medians.extend(rows);
-            if args.against.is_some() {
-                print_ratios(&taken, job);
+            if args.against.is_some() || args.sandbox {
+                print_ratios(&taken, job, other);
             }
         }
         samples.extend(taken);
@@ -174,25 +180,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints the ratio of this build to the other one for each round, with median and range.
-fn print_ratios(samples: &[Sample], job: &Job) {
-    print_ratio("speed", samples, job, |sample| sample.mib_s);
-    print_ratio("CPU", samples, job, |sample| sample.cpu_us);
+/// Prints the ratio of this build to the other server for each round, with median and range.
+fn print_ratios(samples: &[Sample], job: &Job, other: &'static str) {
+    print_ratio(("speed", other), samples, job, |sample| sample.mib_s);
+    print_ratio(("CPU", other), samples, job, |sample| sample.cpu_us);
 }
 
-fn print_ratio(name: &str, samples: &[Sample], job: &Job, figure: fn(&Sample) -> f64) {
+fn print_ratio(
+    (name, other): (&str, &'static str),
+    samples: &[Sample],
+    job: &Job,
+    figure: fn(&Sample) -> f64,
+) {
     let of = |server: &'static str| {
         samples
             .iter()
             .filter(move |sample| sample.server == server && sample.job == job.name)
             .map(figure)
     };
-    let pairs = of(peers::OURS).zip(of(peers::BEFORE));
+    let pairs = of(peers::OURS).zip(of(other));
     let mut ratios: Vec<f64> = pairs.map(|(now, then)| now / then).collect();
     ratios.sort_by(f64::total_cmp);
     let [least, .., most] = ratios[..] else { return };
     let median = table::middle(ratios);
-    println!("  {name} of before: median {median:.3}, from {least:.3} to {most:.3}");
+    println!("  {name} of \"{other}\": median {median:.3}, from {least:.3} to {most:.3}");
 }
 
 fn measure(

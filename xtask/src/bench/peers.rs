@@ -26,6 +26,9 @@ pub(crate) const OURS: &str = "blockyard";
 /// Name of an older build of ours, on a separate image.
 pub(crate) const BEFORE: &str = "blockyard, before";
 
+/// Name of this build without its sandbox, on a separate image.
+pub(crate) const OPEN: &str = "blockyard, no sandbox";
+
 /// The images of one benchmark, all in memory.
 pub(crate) struct Images {
     pub(crate) luks1: PathBuf,
@@ -88,8 +91,8 @@ pub(crate) fn start_all(lab: &Lab, images: &Images, on: Conditions) -> Result<Ve
     let pass = lab.pass().display().to_string();
     let luks1 = images.luks1.display().to_string();
     let mut peers = vec![
-        ours(lab, OURS, lab.binary(), &images.luks1, on)?,
-        ours(lab, "blockyard, LUKS2 4096", lab.binary(), &images.luks2, on)?,
+        ours(lab, OURS, (lab.binary(), &[]), &images.luks1, on)?,
+        ours(lab, "blockyard, LUKS2 4096", (lab.binary(), &[]), &images.luks2, on)?,
     ];
     let socket = lab.path("nbdkit-luks.sock");
     let mut nbdkit = tools::daemon("nbdkit");
@@ -111,21 +114,33 @@ pub(crate) fn start_both(
     on: Conditions,
 ) -> Result<Vec<Peer>> {
     Ok(vec![
-        ours(lab, OURS, lab.binary(), &images.luks1, on)?,
-        ours(lab, BEFORE, before, &images.before, on)?,
+        ours(lab, OURS, (lab.binary(), &[]), &images.luks1, on)?,
+        ours(lab, BEFORE, (before, &[]), &images.before, on)?,
         plain(lab, images, on)?,
     ])
 }
 
+/// Starts this build with and without its sandbox, and the unencrypted server.
+pub(crate) fn start_sandboxed(lab: &Lab, images: &Images, on: Conditions) -> Result<Vec<Peer>> {
+    let with = |mode| ["--sandbox", mode];
+    Ok(vec![
+        ours(lab, OURS, (lab.binary(), &with("require")), &images.luks1, on)?,
+        ours(lab, OPEN, (lab.binary(), &with("off")), &images.before, on)?,
+        plain(lab, images, on)?,
+    ])
+}
+
+/// Starts a build of ours with further options.
 fn ours(
     lab: &Lab,
     name: &'static str,
-    binary: &Path,
+    (binary, more): (&Path, &[&str]),
     image: &Path,
     on: Conditions,
 ) -> Result<Peer> {
     let socket = image.with_extension("sock");
     let mut serve = ours_command(lab, binary, image, &socket);
+    serve.args(more);
     if let Some(pki) = on.tls {
         serve.args(["--tls-certificates", &pki.server]);
     }

@@ -69,6 +69,15 @@ pub enum ControlError {
         /// [`Control::timeout`].
         timeout: Duration,
     },
+    /// The server has closed the connection without a reply.
+    #[error(
+        "{socket}: the server has closed the connection without a reply; it may have ended",
+        socket = .socket.display()
+    )]
+    NoReply {
+        /// Socket.
+        socket: PathBuf,
+    },
     /// The reply does not come from a control socket.
     #[error("{socket}: this is no control socket", socket = .socket.display())]
     NoControlSocket {
@@ -283,6 +292,9 @@ impl Control {
         let mut stream = connect(&self.socket, until).map_err(failed("connect"))?;
         stream.write_all(line).map_err(failed("send"))?;
         let reply = receive(&mut stream, until).map_err(failed("receive"))?;
+        if reply.is_empty() {
+            return Err(ControlError::NoReply { socket: socket() });
+        }
         if let Ok(Refused { error: Refusal { name, problem } }) = serde_json::from_slice(&reply) {
             return Err(ControlError::Refused { socket: socket(), name, problem });
         }
@@ -370,6 +382,24 @@ mod tests {
         }
         let error = Control::at("").status().unwrap_err();
         assert_eq!(error.to_string(), "`socket`: the path is empty");
+    }
+
+    #[test]
+    fn server_that_ends_without_a_reply_is_no_other_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ends.ctl");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            for reply in [&b""[..], b"NBDMAGIC"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut [0; 7]).unwrap();
+                stream.write_all(reply).unwrap();
+            }
+        });
+        let control = Control::at(&path);
+        assert!(matches!(control.reload().unwrap_err(), ControlError::NoReply { .. }));
+        assert!(matches!(control.reload().unwrap_err(), ControlError::NoControlSocket { .. }));
+        server.join().unwrap();
     }
 
     #[test]

@@ -246,10 +246,14 @@ fn say_limits(event: Event<'_>, export: &str, limits: RateLimits) {
     let number = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
     let [iops, bytes] = [limits.iops, limits.bytes_per_s].map(number);
     let fields = [("iops", Value::Number(iops)), ("bytes_per_s", Value::Number(bytes))];
-    event.fields(&fields).say(format_args!(
-        "export {export:?} is limited to {iops} requests and {bytes} bytes per second, where 0 is \
-         no limit"
-    ));
+    let rates = [(iops, "requests"), (bytes, "bytes")];
+    let rates = rates.map(|(rate, of)| (rate > 0).then(|| format!("{rate} {of} per second")));
+    let rates: Vec<String> = rates.into_iter().flatten().collect();
+    let now = match &rates[..] {
+        [] => "has no limits of its rate any more".to_owned(),
+        rates => format!("is limited to {}", rates.join(" and ")),
+    };
+    event.fields(&fields).say(format_args!("export {export:?} {now}"));
 }
 
 fn refusal(error: &Error) -> ControlError {

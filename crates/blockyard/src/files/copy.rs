@@ -288,6 +288,7 @@ impl Copy<'_> {
         })?;
         let inner = Target { descriptor, path };
         for child in self.files.entries(place)? {
+            let child = child?;
             if !is_name(&child.name) {
                 let problem =
                     format!("the directory has an entry {:?}, which is no name", child.name);

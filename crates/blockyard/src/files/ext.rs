@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ext4_view::{Ext4, Ext4Error, Ext4Read, FileType, Metadata};
 
 use super::source::Source;
-use super::{Entry, Kind, Time, Tree, last_name, too_many};
+use super::{Damaged, Entry, Kind, Time, Tree, last_name, too_many};
 
 /// Start of the superblock.
 const SUPERBLOCK: u64 = 1024;
@@ -76,7 +76,7 @@ impl Tree for ExtTree {
         Ok(entry(last_name(path), &metadata))
     }
 
-    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
+    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Result<Entry, Damaged>>> {
         let mut entries = Vec::new();
         for found in self.0.read_dir(path.as_os_str().as_bytes()).map_err(failed)? {
             let found = found.map_err(failed)?;
@@ -88,8 +88,11 @@ impl Tree for ExtTree {
             if entries.len() as u64 == max {
                 return Err(too_many(max));
             }
-            let metadata = found.metadata().map_err(failed)?;
-            entries.push(entry(OsString::from_vec(name.to_vec()), &metadata));
+            let name = OsString::from_vec(name.to_vec());
+            entries.push(match found.metadata() {
+                Ok(metadata) => Ok(entry(name, &metadata)),
+                Err(error) => Err(Damaged { name, error: failed(error) }),
+            });
         }
         Ok(entries)
     }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::source::Source;
-use super::{Entry, Kind, Time, Tree, too_many};
+use super::{Damaged, Entry, Kind, Time, Tree, too_many};
 use crate::fat::{Disk, Fat, FileEntry, moment};
 
 /// An open file system.
@@ -40,13 +40,13 @@ impl Tree for FatTree {
         Ok(self.find(path)?.map_or_else(Entry::root, |found| entry(&found)))
     }
 
-    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
+    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Result<Entry, Damaged>>> {
         let folder = self.find(path)?;
         let entries = self.0.entries(folder.as_ref())?;
         if entries.len() as u64 > max {
             return Err(too_many(max));
         }
-        Ok(entries.iter().map(entry).collect())
+        Ok(entries.iter().map(|found| Ok(entry(found))).collect())
     }
 
     fn target(&mut self, _: &Path) -> io::Result<PathBuf> {

@@ -9,7 +9,7 @@ use hadris_iso::file::EntryType;
 use hadris_iso::read::{DirEntry, IsoImage, RootDir, RripDateTime};
 
 use super::source::Source;
-use super::{Entry, Kind, LINK_MAX_BYTES, Time, Tree, too_many};
+use super::{Damaged, Entry, Kind, LINK_MAX_BYTES, Time, Tree, too_many};
 use crate::fat::{Disk, days_of};
 
 /// Unit of places.
@@ -129,7 +129,7 @@ impl Tree for IsoTree {
         })
     }
 
-    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
+    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Result<Entry, Damaged>>> {
         let folder = self.folder(&self.find(path)?)?;
         let mut entries = Vec::new();
         for record in self.image.open_dir(folder).entries() {
@@ -140,7 +140,7 @@ impl Tree for IsoTree {
             if entries.len() as u64 == max {
                 return Err(too_many(max));
             }
-            entries.push(self.entry_of(&record));
+            entries.push(Ok(self.entry_of(&record)));
         }
         Ok(entries)
     }

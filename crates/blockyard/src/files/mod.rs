@@ -130,13 +130,29 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
+/// A directory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Listing {
+    /// Entries, sorted by name.
+    pub entries: Vec<Entry>,
+    /// Errors of entries that cannot be read, each with its path.
+    pub damaged: Vec<Error>,
+}
+
+/// An entry whose facts cannot be read.
+struct Damaged {
+    name: OsString,
+    error: io::Error,
+}
+
 /// A file system. All paths are absolute, and no part of them is a symbolic link, `.` or `..`.
 trait Tree {
     /// The entry at a path, also if it is a symbolic link.
     fn entry(&mut self, path: &Path) -> io::Result<Entry>;
 
     /// The entries of a directory without `.` and `..`, at most `max` of them.
-    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Entry>>;
+    fn entries(&mut self, path: &Path, max: u64) -> io::Result<Vec<Result<Entry, Damaged>>>;
 
     /// The target of a symbolic link.
     fn target(&mut self, path: &Path) -> io::Result<PathBuf>;
@@ -195,17 +211,24 @@ impl Files {
         contained(|| self.resolve(path, follow).map(|(_, entry)| entry))
     }
 
-    /// The entries of a directory, sorted by name.
+    /// The entries of a directory.
     ///
     /// # Errors
-    /// There is no such directory, or the file system is damaged.
-    pub fn list(&mut self, path: &Path) -> Result<Vec<Entry>, Error> {
+    /// There is no such directory, or it is damaged itself.
+    pub fn list(&mut self, path: &Path) -> Result<Listing, Error> {
         contained(|| {
             let (place, entry) = self.resolve(path, true)?;
             if entry.kind != Kind::Directory {
                 return Err(self.wrong(path, format!("this is a {}", entry.kind.name())));
             }
-            self.entries(&place)
+            let mut listing = Listing { entries: Vec::new(), damaged: Vec::new() };
+            for found in self.entries(&place)? {
+                match found {
+                    Ok(entry) => listing.entries.push(entry),
+                    Err(error) => listing.damaged.push(error),
+                }
+            }
+            Ok(listing)
         })
     }
 
@@ -223,13 +246,17 @@ impl Files {
         })
     }
 
-    fn entries(&mut self, place: &Path) -> Result<Vec<Entry>, Error> {
+    /// The entries of a directory, sorted by name, and errors of those that cannot be read.
+    fn entries(&mut self, place: &Path) -> Result<Vec<Result<Entry, Error>>, Error> {
         let max = self.left.min(DIRECTORY_MAX);
-        let mut entries =
+        let mut found =
             self.tree.entries(place, max).map_err(|error| self.failed(place, &error))?;
-        self.left -= entries.len() as u64;
-        entries.sort_by(|one, next| one.name.cmp(&next.name));
-        Ok(entries)
+        self.left -= found.len() as u64;
+        found.sort_by(|one, next| name_in(one).cmp(name_in(next)));
+        let known = |found: Result<Entry, Damaged>| {
+            found.map_err(|Damaged { name, error }| self.failed(&place.join(name), &error))
+        };
+        Ok(found.into_iter().map(known).collect())
     }
 
     fn link(&mut self, place: &Path, entry: &Entry) -> Result<PathBuf, Error> {
@@ -298,6 +325,13 @@ impl Files {
 impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").field("system", &self.system).finish_non_exhaustive()
+    }
+}
+
+fn name_in(found: &Result<Entry, Damaged>) -> &OsStr {
+    match found {
+        Ok(entry) => &entry.name,
+        Err(damaged) => &damaged.name,
     }
 }
 

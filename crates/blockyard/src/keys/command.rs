@@ -3,14 +3,16 @@
 //! The command is split into words as a shell would, with quotes and backslashes, and no shell runs
 //! it: no variables, no patterns, no pipes. `sh -c '…'` is a command too.
 
-use std::process::Command;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_host::broker::Broker;
 use blockyard_host::process::lock_secrets;
 
 use super::KeyError;
-use super::process::{Messages, ProcessError, output_of};
+use super::process::{self, ProcessError, is_startable, output_of_words};
 
 /// Time in which a command must end. A person may have to touch a device or type a PIN meanwhile.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -46,6 +48,25 @@ impl KeyCommand {
         Ok(Self { words, time_limit: TIME_LIMIT })
     }
 
+    /// Lets a process outside of the sandbox start these commands after the sandbox has begun, and
+    /// no others. Call it before the broker is sealed, and once in a process.
+    ///
+    /// # Errors
+    /// A command is too long, or the broker has ended.
+    pub fn start_outside<'a>(
+        broker: &Arc<Broker>,
+        commands: impl IntoIterator<Item = &'a Self>,
+    ) -> io::Result<()> {
+        let words = commands.into_iter().map(|command| command.words.clone()).collect();
+        process::start_outside(broker, words)
+    }
+
+    /// Whether the sandbox of this process, if it has one, permits the command.
+    #[must_use]
+    pub fn is_permitted(&self) -> bool {
+        is_startable(&self.words)
+    }
+
     /// Runs the command, and returns its output without the newline at its end. Its standard input
     /// is empty, and its standard error is that of this process. The command must end within 120
     /// seconds.
@@ -55,11 +76,9 @@ impl KeyCommand {
     /// No error contains output of the command or its arguments.
     pub fn read(&self) -> Result<SecretBytes, KeyError> {
         lock_secrets();
-        let (program, arguments) = self.words.split_first().expect("checked: there is a program");
-        let place = || format!("command {program}");
-        let mut command = Command::new(program);
-        let output = output_of(command.args(arguments), &[], Messages::Shown, self.time_limit)
-            .map_err(|source| match source {
+        let place = || format!("command {}", self.words[0]);
+        let output =
+            output_of_words(&self.words, self.time_limit).map_err(|source| match source {
                 ProcessError::Long => KeyError::Long { place: place() },
                 source => KeyError::Failed { place: place(), problem: source.to_string() },
             })?;

@@ -11,13 +11,18 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_host::broker::{Broker, Started};
+use blockyard_host::sandbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpgrp, kill_process, kill_process_group, pidfd_open,
+};
 use rustix::termios::tcgetpgrp;
 
 use super::Collected;
@@ -45,6 +50,10 @@ pub(super) enum ProcessError {
     Long,
     /// It did not end in time.
     Time(Duration),
+    /// The sandbox permits no programs.
+    Sandboxed,
+    /// This process ends, and starts no programs any more.
+    Stopped,
     /// It ended with an error: exit code or signal, and the last line of its messages.
     Failed(String),
 }
@@ -58,9 +67,94 @@ impl std::fmt::Display for ProcessError {
             Self::Time(limit) => {
                 write!(f, "it did not end within {} seconds, and was killed", limit.as_secs_f32())
             }
+            Self::Sandboxed => f.write_str("the sandbox of this process permits no programs"),
+            Self::Stopped => f.write_str("it was killed, because this process ends"),
             Self::Failed(how) => f.write_str(how),
         }
     }
+}
+
+/// Programs that run for a key.
+static PROGRAMS: Mutex<Programs> = Mutex::new(Programs { have_stopped: false, groups: Vec::new() });
+
+struct Programs {
+    have_stopped: bool,
+    /// Each program, and whether it leads a process group.
+    groups: Vec<(Pid, bool)>,
+}
+
+fn programs() -> MutexGuard<'static, Programs> {
+    PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills all programs that run for a key, and starts no more. For the end of a process: a program
+/// that hangs would delay it, or outlive it.
+pub fn stop_programs() {
+    let mut programs = programs();
+    programs.have_stopped = true;
+    programs.groups.iter().for_each(|(pid, has_group)| kill(*pid, *has_group));
+    if let Some(broker) = OUTSIDE.get().and_then(|outside| outside.broker.upgrade()) {
+        let _ = broker.kill_program();
+    }
+}
+
+/// The process outside of the sandbox that starts commands of keys.
+static OUTSIDE: OnceLock<Outside> = OnceLock::new();
+
+struct Outside {
+    broker: Weak<Broker>,
+    /// Words of the commands that it knows, by their numbers.
+    commands: Vec<Vec<String>>,
+}
+
+/// Lets a process outside of the sandbox start these commands, and no others. Call it before the
+/// broker is sealed, and once.
+///
+/// # Errors
+/// A command is too long, or the broker has ended.
+pub(super) fn start_outside(broker: &Arc<Broker>, commands: Vec<Vec<String>>) -> io::Result<()> {
+    commands.iter().try_for_each(|words| broker.add_program(words))?;
+    OUTSIDE.get_or_init(|| Outside { broker: Arc::downgrade(broker), commands });
+    Ok(())
+}
+
+/// The process outside that knows a command, and its number there.
+fn outside(words: &[String]) -> Option<(Arc<Broker>, u32)> {
+    let outside = OUTSIDE.get()?;
+    let number = outside.commands.iter().position(|known| known == words)?;
+    Some((outside.broker.upgrade()?, u32::try_from(number).ok()?))
+}
+
+fn is_sandboxed() -> bool {
+    sandbox::parts().is_some_and(|parts| parts.seccomp)
+}
+
+/// Whether a command can be started: in a sandbox, only those that are known outside.
+pub(super) fn is_startable(words: &[String]) -> bool {
+    !is_sandboxed() || outside(words).is_some()
+}
+
+/// The standard output of a command, in or outside of the sandbox.
+pub(super) fn output_of_words(
+    words: &[String],
+    time_limit: Duration,
+) -> Result<SecretBytes, ProcessError> {
+    let (program, arguments) = words.split_first().expect("checked: there is a program");
+    match outside(words).filter(|_| is_sandboxed()) {
+        Some((broker, number)) => Running::start_outside(broker, number, time_limit)?.output(),
+        None => {
+            let mut command = Command::new(program);
+            output_of(command.args(arguments), &[], Messages::Shown, time_limit)
+        }
+    }
+}
+
+/// Kills a program that was not waited for, so that it and its group have their number still.
+fn kill(pid: Pid, has_group: bool) {
+    if has_group {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    let _ = kill_process(pid, Signal::KILL);
 }
 
 /// Runs a command with this standard input, and returns its standard output.
@@ -108,10 +202,7 @@ fn file_in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
 
 /// A started process. It is killed when this is dropped early.
 struct Running {
-    child: Child,
-    /// Whether the child leads a process group. A program in the foreground of a terminal does not:
-    /// in a group of its own it could not read from the terminal.
-    has_group: bool,
+    process: Process,
     /// Readable when the process has ended.
     end: OwnedFd,
     output: Option<OwnedFd>,
@@ -120,6 +211,17 @@ struct Running {
     time_limit: Duration,
     /// Its status has been taken, so its number may be another's.
     is_over: bool,
+}
+
+enum Process {
+    Child {
+        child: Child,
+        /// Whether the child leads a process group. A program in the foreground of a terminal does
+        /// not: in a group of its own it could not read from the terminal.
+        has_group: bool,
+    },
+    /// Of a process outside of the sandbox.
+    Outside(Arc<Broker>),
 }
 
 /// A descriptor that may be read or has ended.
@@ -136,11 +238,16 @@ impl Running {
         has_group: bool,
         time_limit: Duration,
     ) -> Result<Self, ProcessError> {
+        if is_sandboxed() {
+            return Err(ProcessError::Sandboxed);
+        }
+        let mut programs = programs();
+        if programs.have_stopped {
+            return Err(ProcessError::Stopped);
+        }
         let mut child = command.spawn().map_err(ProcessError::Start)?;
-        let opened = Pid::from_raw(child.id().cast_signed())
-            .ok_or(Errno::SRCH)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
-        let end = match opened {
+        let pid = Pid::from_child(&child);
+        let end = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(end) => end,
             Err(errno) => {
                 let _ = child.kill();
@@ -148,11 +255,29 @@ impl Running {
                 return Err(ProcessError::Start(errno.into()));
             }
         };
+        programs.groups.push((pid, has_group));
+        drop(programs);
         let output = child.stdout.take().map(OwnedFd::from);
         let messages = child.stderr.take().map(OwnedFd::from);
         let deadline = Instant::now() + time_limit;
-        let is_over = false;
-        Ok(Self { child, has_group, end, output, messages, deadline, time_limit, is_over })
+        let process = Process::Child { child, has_group };
+        Ok(Self { process, end, output, messages, deadline, time_limit, is_over: false })
+    }
+
+    /// Lets the process outside of the sandbox start a program that it knows by this number.
+    fn start_outside(
+        broker: Arc<Broker>,
+        number: u32,
+        time_limit: Duration,
+    ) -> Result<Self, ProcessError> {
+        if programs().have_stopped {
+            return Err(ProcessError::Stopped);
+        }
+        let Started { output, end } = broker.start(number).map_err(ProcessError::Start)?;
+        let deadline = Instant::now() + time_limit;
+        let process = Process::Outside(broker);
+        let output = Some(output);
+        Ok(Self { process, end, output, messages: None, deadline, time_limit, is_over: false })
     }
 
     /// The output of the process until its end.
@@ -167,13 +292,28 @@ impl Running {
                 Ready::End => has_ended = true,
             }
         }
-        let status = self.child.wait().map_err(ProcessError::Read)?;
-        self.is_over = true;
-        if status.success() {
-            Ok(secret.into_secret())
-        } else {
-            Err(ProcessError::Failed(described(status, &message)))
+        let (status, was_stopped) = self.wait_for_end();
+        match status {
+            Ok(status) if status.success() => Ok(secret.into_secret()),
+            _ if was_stopped => Err(ProcessError::Stopped),
+            Ok(status) => Err(ProcessError::Failed(described(status, &message))),
+            Err(error) => Err(ProcessError::Read(error)),
         }
+    }
+
+    /// Takes the status of a process that has ended or was killed, and whether all were killed.
+    fn wait_for_end(&mut self) -> (io::Result<ExitStatus>, bool) {
+        let mut programs = programs();
+        self.is_over = true;
+        let status = match &mut self.process {
+            Process::Child { child, .. } => {
+                let pid = Pid::from_child(child);
+                programs.groups.retain(|(one, _)| *one != pid);
+                child.wait()
+            }
+            Process::Outside(broker) => broker.program_status().map(ExitStatus::from_raw),
+        };
+        (status, programs.have_stopped)
     }
 
     /// Waits for the first of: messages, output, the end. `None`: nothing is left of a process that
@@ -238,14 +378,11 @@ impl Drop for Running {
         if self.is_over {
             return;
         }
-        // The group keeps its number until the process is waited for.
-        if self.has_group
-            && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
-        {
-            let _ = kill_process_group(group, Signal::KILL);
+        match &self.process {
+            Process::Child { child, has_group } => kill(Pid::from_child(child), *has_group),
+            Process::Outside(broker) => drop(broker.kill_program()),
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.wait_for_end();
     }
 }
 

@@ -22,6 +22,9 @@ const IF_UNUSED: u8 = b'u';
 /// Request: unmount in any case.
 const LAZY: u8 = b'z';
 
+/// EBUSY in the words of the system, which `fusermount3` has too.
+const BUSY: &str = "resource busy";
+
 /// The listening socket of a mount. The drop removes it.
 #[derive(Debug)]
 pub(super) struct Door {
@@ -52,8 +55,12 @@ impl Door {
         stream.read_exact(&mut request).ok()?;
         match fuse::unmount(place, request == [LAZY]) {
             Ok(()) => Some(Asker(stream)),
-            Err(busy) => {
-                answer(&stream, &format!("busy {busy}"));
+            Err(error) => {
+                let said = error.to_string();
+                let kind = if said.contains(BUSY) { "busy" } else { "error" };
+                // The other program names the place.
+                let said = said.strip_prefix(&format!("{}: ", place.display())).unwrap_or(&said);
+                answer(&stream, &format!("{kind} {said}"));
                 None
             }
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use blockyard::status::Loss;
-use blockyard::{Control, ControlError, Reloaded};
+use blockyard::{Control, ControlError, Reloaded, Status};
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, ValueHint};
 
@@ -148,11 +148,19 @@ pub(super) struct DeviceArgs {
 
 /// Prints the status.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let mut status = Control::at(&args.socket).status()?;
-    if let Some(export) = &args.export {
+    let status = of_export(Control::at(&args.socket).status()?, args.export.as_deref())?;
+    if args.json {
+        return print(&pretty(&status));
+    }
+    print(&text::of(&status))
+}
+
+/// The status of one export, if one is named.
+pub(super) fn of_export(mut status: Status, export: Option<&str>) -> Result<Status, Failure> {
+    if let Some(export) = export {
         let names: Vec<_> =
             status.devices.iter().flat_map(|device| device.exports.clone()).collect();
-        status.devices.retain(|device| device.exports.contains(export));
+        status.devices.retain(|device| device.exports.iter().any(|name| name == export));
         if status.devices.is_empty() {
             let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
             return Err(Failure::wrong_device(format!(
@@ -161,10 +169,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             )));
         }
     }
-    if args.json {
-        return print(&pretty(&status));
-    }
-    print(&text::of(&status))
+    Ok(status)
 }
 
 /// Suspends the volume.

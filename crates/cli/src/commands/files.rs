@@ -108,6 +108,9 @@ impl Place {
                 text.display()
             )));
         }
+        if path.is_none() {
+            check_colon(text)?;
+        }
         let args = VolumeArgs { volume: Some(volume.to_owned()), ..args.clone() };
         Ok(Self { args, path: path.map(Path::to_owned) })
     }
@@ -131,6 +134,22 @@ fn split(text: &Path) -> (&Path, Option<&Path>) {
     let Some(at) = (0..bytes.len()).rev().find(ends) else { return (text, None) };
     let part = |bytes| Path::new(OsStr::from_bytes(bytes));
     (part(&bytes[..at]), Some(part(&bytes[at + 1..])))
+}
+
+/// A path in a volume is absolute: `home.img:etc` is the name of a file outside.
+fn check_colon(text: &Path) -> Result<(), Failure> {
+    let bytes = text.as_os_str().as_bytes();
+    let Some(at) = bytes.iter().rposition(|byte| *byte == b':') else { return Ok(()) };
+    let [volume, path] = [&bytes[..at], &bytes[at + 1..]].map(OsStr::from_bytes).map(Path::new);
+    if text.exists() || !volume.exists() {
+        return Ok(());
+    }
+    Err(Failure::wrong_device(format!(
+        "{}: there is no such file; a path in the volume begins with a slash: {}:/{}",
+        text.display(),
+        volume.display(),
+        path.display()
+    )))
 }
 
 /// A file in `ls --json`.
@@ -161,27 +180,35 @@ pub(crate) fn list(args: &LsArgs) -> Result<(), Failure> {
     let path = place.path.as_deref().unwrap_or(Path::new("/"));
     let (_volume, mut files) = place.open(&args.inner, &mut InUse::default())?;
     let entry = files.entry(path, true)?;
-    let entries = if entry.kind == Kind::Directory {
-        files.list(path)?.into_iter().map(|entry| (path.join(&entry.name), entry)).collect()
+    let (entries, mut damaged) = if entry.kind == Kind::Directory {
+        let listing = files.list(path)?;
+        let entries = listing.entries.into_iter().map(|entry| (path.join(&entry.name), entry));
+        (entries.collect(), listing.damaged)
     } else {
-        vec![(path.to_owned(), files.entry(path, false)?)]
+        (vec![(path.to_owned(), files.entry(path, false)?)], Vec::new())
     };
     let mut shown = Vec::new();
     for (path, entry) in &entries {
-        let target = if entry.kind == Kind::Link && (args.long || args.json) {
-            Some(files.target(path)?)
-        } else {
+        let is_shown = entry.kind == Kind::Link && (args.long || args.json);
+        let target = is_shown.then(|| files.target(path)).transpose();
+        let target = target.unwrap_or_else(|error| {
+            damaged.push(error);
             None
-        };
+        });
         shown.push(Shown::new(entry, target.as_deref()));
     }
-    if args.json {
-        return print(&pretty(&shown));
-    }
+    print(&if args.json { pretty(&shown) } else { lines(&entries, &shown, args.long) })?;
+    // One error is the last line.
+    let Some(last) = damaged.pop() else { return Ok(()) };
+    damaged.into_iter().for_each(|error| say(&format!("warning: {}", Failure::from(error))));
+    Err(last.into())
+}
+
+fn lines(entries: &[(PathBuf, Entry)], shown: &[Shown], is_long: bool) -> String {
     let width = shown.iter().map(|file| file.size.to_string().len()).max().unwrap_or(0);
-    let lines = entries.iter().zip(&shown).map(|((_, entry), shown)| {
+    let lines = entries.iter().zip(shown).map(|((_, entry), shown)| {
         let name = printable(&shown.name);
-        if !args.long {
+        if !is_long {
             return name + "\n";
         }
         let link = shown.target.as_ref();
@@ -196,7 +223,7 @@ pub(crate) fn list(args: &LsArgs) -> Result<(), Failure> {
             shown.size,
         )
     });
-    print(&lines.collect::<String>())
+    lines.collect()
 }
 
 impl Shown {
@@ -253,7 +280,7 @@ pub(crate) fn copy(args: &CpArgs) -> Result<(), Failure> {
     let place = Place::new(&args.volume)?;
     let Some(path) = place.path.as_deref() else {
         let mut problem = format!(
-            "{}: say which file of the volume: VOLUME:/PATH",
+            "{}: name a file in a volume, as in home.img:/etc/fstab; cp(1) copies other files",
             args.volume.volume.as_deref().unwrap_or(Path::new("")).display()
         );
         if split(&args.target).1.is_some() {

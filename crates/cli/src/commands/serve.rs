@@ -11,19 +11,16 @@
 //! the first thread starts, and so in every thread.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use blockyard::keys::stop_programs;
 use blockyard::sandbox::Parts;
 use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
+use blockyard_host::log::{catch_up, never_wait};
 use blockyard_host::process::CollectedSignal;
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
 use blockyard_host::volume::VolumeOptions;
@@ -33,7 +30,7 @@ use sd_notify::NotifyState;
 use crate::args::{ForceArgs, HelpArgs, RateArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names};
 use crate::disk_spec::{DiskSocket, disk_name};
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 use crate::key::StdinUse;
 use crate::nbd::{self, split_host_port};
 use crate::output::{InUse, say};
@@ -48,6 +45,7 @@ mod lifetime;
 pub(crate) mod log;
 mod reload;
 pub(crate) mod sandbox;
+mod service_manager;
 pub(crate) mod sockets;
 pub(crate) mod tls;
 mod vhost_user;
@@ -58,6 +56,7 @@ use lifetime::{LifetimeArgs, PidFile, Running};
 use log::LogArgs;
 use reload::Current;
 use sandbox::{Outside, SandboxArgs};
+use service_manager::tell_service_manager;
 use sockets::{AccessArgs, PrivateFolder};
 use tls::TlsArgs;
 use vhost_user::VhostUserArgs;
@@ -142,7 +141,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     vhost_user: VhostUserArgs,
 
-    /// Accept commands on a Unix socket (mode 0600): status, suspend, resume, message
+    /// Accept commands on a Unix socket (mode 0600): status, top, suspend, resume, resize, limit,
+    /// message, trace record and stop, reload
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
@@ -280,6 +280,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     }
     args.lifetime.follow_parent()?;
     args.log.apply(args.lifetime.run.is_some());
+    never_wait();
     // Before any thread: taking the sockets changes the environment.
     let activated = activation::sockets()?;
     // Before any thread or secret. The last to be dropped: it removes what the others cannot.
@@ -287,12 +288,12 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     let mut plan = Plan::new(&args, activated)?;
     let outside = outside.filter(|_| !plan.sandbox.is_off());
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;
-    let prepared = plan.prepare()?;
+    let prepared = plan.prepare(&args)?;
     let (stop, reload) = StopSignal::install_for_server()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
-        volumes.push(started(spec, prepared)?);
+        volumes.push(started(spec, prepared).map_err(|failure| at_export(&args, spec, failure))?);
     }
     let in_use = plan.in_use(&args, &volumes);
     if let (Some(path), Some(volume)) = (&args.trace, volumes.first()) {
@@ -309,6 +310,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     let serving = Serving { args: &args, plan, volumes, outside: outside.as_ref() };
     let code = serve(serving, listening, (stop, reload), &servers);
     drop(pid_file);
+    catch_up();
     code
 }
 
@@ -327,7 +329,7 @@ fn serve(
         Running::start(command, export, uri, servers)
     });
     let running = running.transpose()?;
-    let _ = service_manager();
+    service_manager::connect();
     let limited = outside.map_or(Ok(()), |outside| serving.limit(outside, running.as_ref()));
     let recorded = limited.and_then(|()| serving.follow_reloads(&listening, servers, reload));
     let stop = recorded.and_then(|recorded| match &running {
@@ -340,10 +342,13 @@ fn serve(
             }
         },
     });
-    let terminate = || match (outside, &running) {
-        (Some(outside), _) => outside.stop(),
-        (None, Some(running)) => running.terminate(),
-        (None, None) => {}
+    let terminate = || {
+        stop_programs();
+        match (outside, &running) {
+            (Some(outside), _) => outside.stop(),
+            (None, Some(running)) => running.terminate(),
+            (None, None) => {}
+        }
     };
     let (stop, recorded) = stop.inspect_err(|_| terminate())?;
     tell_service_manager(&[NotifyState::Ready]);
@@ -360,6 +365,14 @@ fn serve(
     }
     served?;
     code
+}
+
+/// The failure of an export, with its place in the configuration.
+fn at_export(args: &ServeArgs, spec: &ExportSpec, failure: Failure) -> Failure {
+    match args.config {
+        Some(_) => failure.at(format_args!("exports.{}", printable(&spec.name))),
+        None => failure,
+    }
 }
 
 /// Opens a volume, for clients.
@@ -413,34 +426,6 @@ fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure
          smaller one, as in --minimum-block 512",
         spec.volume.path.display()
     )))
-}
-
-/// systemd may be absent or not listen, which is no reason to stop.
-fn tell_service_manager(states: &[NotifyState<'_>]) {
-    if let Some(manager) = service_manager() {
-        let lines: Vec<String> = states.iter().map(NotifyState::to_string).collect();
-        let _ = manager.send(lines.join("\n").as_bytes());
-    }
-}
-
-/// The socket of systemd. It is connected by the first call: the sandbox permits no new socket.
-fn service_manager() -> Option<&'static UnixDatagram> {
-    static MANAGER: OnceLock<Option<UnixDatagram>> = OnceLock::new();
-    MANAGER.get_or_init(|| connected_service_manager().ok()).as_ref()
-}
-
-/// sd_notify(3): a path, or a name of an abstract socket behind `@`.
-fn connected_service_manager() -> io::Result<UnixDatagram> {
-    let place = std::env::var_os("NOTIFY_SOCKET").ok_or(io::ErrorKind::NotFound)?;
-    let address = match place.as_bytes().strip_prefix(b"@") {
-        Some(name) => unix::net::SocketAddr::from_abstract_name(name)?,
-        None => unix::net::SocketAddr::from_pathname(place)?,
-    };
-    let socket = UnixDatagram::unbound()?;
-    socket.connect_addr(&address)?;
-    // A manager that reads nothing delays neither a reload nor the end.
-    socket.set_nonblocking(true)?;
-    Ok(socket)
 }
 
 impl Plan {
@@ -518,10 +503,12 @@ impl Plan {
     }
 
     /// Reads all headers and gets all passphrases, before slow key derivations.
-    fn prepare(&self) -> Result<Vec<Prepared>, Failure> {
+    fn prepare(&self, args: &ServeArgs) -> Result<Vec<Prepared>, Failure> {
         let Fixed { threads, is_controlled, .. } = self.fixed;
-        let prepare =
-            |spec: &Arc<ExportSpec>| prepared(spec, threads, is_controlled, StdinUse::Free);
+        let prepare = |spec: &Arc<ExportSpec>| {
+            prepared(spec, threads, is_controlled, StdinUse::Free)
+                .map_err(|failure| at_export(args, spec, failure))
+        };
         self.exports.iter().map(prepare).collect()
     }
 

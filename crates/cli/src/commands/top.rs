@@ -19,6 +19,7 @@ use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
+use super::control::of_export;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::json::{Members, line};
@@ -46,6 +47,10 @@ pub(crate) struct TopArgs {
     /// The server's control socket
     #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     socket: PathBuf,
+
+    /// Show the volume with this export name only
+    #[arg(long, value_name = "NAME")]
+    export: Option<String>,
 
     /// Seconds between two statuses
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
@@ -147,7 +152,7 @@ struct Snapshot {
 }
 
 fn snapshot(args: &TopArgs) -> Result<Snapshot, Failure> {
-    let status = Control::at(&args.socket).status()?;
+    let status = of_export(Control::at(&args.socket).status()?, args.export.as_deref())?;
     Ok(Snapshot { status, at: Instant::now() })
 }
 

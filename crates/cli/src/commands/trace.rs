@@ -9,7 +9,7 @@ use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockyard::{StopSignal, TraceFile};
+use blockyard::{Status, StopSignal, TraceFile};
 use blockyard_workload::trace::{Summary, Writer};
 use clap::{Args, Subcommand, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -158,7 +158,25 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
     });
     // The recording ends on any return: a signal interrupts the wait.
     let _ = poll(&mut [PollFd::new(&signal, PollFlags::IN)], limit.as_ref());
-    stop(&args.device)
+    stop(&args.device).map_err(|failure| ended_meanwhile(args, failure))
+}
+
+/// A recording ends with its export, and its file is complete.
+fn ended_meanwhile(args: &RecordArgs, failure: Failure) -> Failure {
+    let DeviceArgs { export, .. } = &args.device;
+    let status = args.device.control().status();
+    let is_served = |status: &Status| {
+        status.devices.iter().any(|device| export.is_empty() || device.exports.contains(export))
+    };
+    let what = match &status {
+        Err(_) => return failure,
+        Ok(status) if is_served(status) => "the recording was stopped, or its export was replaced",
+        Ok(_) => "the export was removed",
+    };
+    Failure::failed(format!(
+        "{what} meanwhile; {} has what was recorded until then",
+        args.output.display()
+    ))
 }
 
 fn stop(device: &DeviceArgs) -> Result<(), Failure> {

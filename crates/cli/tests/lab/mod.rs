@@ -8,6 +8,7 @@ pub(crate) mod nbd;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
@@ -132,6 +133,12 @@ impl Server {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         Self { child, stderr, said: Vec::new() }
+    }
+
+    /// Starts without a wait, with a pipe of the test as its standard error.
+    pub(crate) fn start_on(mut command: Command, (reader, writer): (OwnedFd, OwnedFd)) -> Self {
+        let child = command.stderr(writer).spawn().unwrap();
+        Self { child, stderr: BufReader::new(reader.into()), said: Vec::new() }
     }
 
     pub(crate) fn wait_for(&mut self, start: &str) {

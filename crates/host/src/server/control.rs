@@ -25,6 +25,8 @@ const ANSWERS_MAX: usize = 8;
 const DISCARDS_MAX: usize = 4 * REQUEST_BYTES_MAX / 4096;
 /// Time limit for a client's request, and again for its receipt of the reply.
 const LINE_LIMIT: Duration = Duration::from_secs(10);
+/// Time for running answers at the end of the server: as for a client that takes its reply.
+pub(super) const ANSWERS_LIMIT: Duration = LINE_LIMIT;
 /// Limits of clients without a complete request: each has a locked buffer of [`REQUEST_BYTES_MAX`],
 /// and a user's locked memory is 8 MiB by default.
 const WAITING: Limits = Limits { clients_max: 16, of_one_peer_max: 16, time: LINE_LIMIT };
@@ -88,10 +90,11 @@ impl Control {
         }
     }
 
-    /// Stops accepting requests and waits for running answers.
-    pub(super) fn end(mut self) {
+    /// Stops accepting requests, and waits for running answers until a time: an answer may wait
+    /// for another server or a program.
+    pub(super) fn end(mut self, deadline: Instant) {
         self.answering.stop_receiving(|_| true);
-        self.answering.join();
+        self.answering.join_until(deadline);
     }
 }
 

@@ -49,8 +49,8 @@ use crate::process::StopSignal;
 use crate::volume::Volume;
 
 pub use access::SocketAccess;
+use control::{ANSWERS_LIMIT, Control, Framing};
 pub use control::{Answer, REQUEST_BYTES_MAX};
-use control::{Control, Framing};
 use devices::DeviceDoor;
 pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use exchange::{Call, Leaving, number};
@@ -338,7 +338,8 @@ impl Server {
         let mut all = volumes.clone();
         all.extend(removed.into_iter().flat_map(Leaving::abandon));
         let flushed = flush_all(&all);
-        self.controls.drain(..).for_each(Control::end);
+        let deadline = Instant::now() + ANSWERS_LIMIT;
+        self.controls.drain(..).for_each(|control| control.end(deadline));
         flushed.and(waited)
     }
 

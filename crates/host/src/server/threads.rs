@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::socket::Socket;
 use crate::log::{Event, Kind};
-use crate::memory;
+use crate::{memory, poll};
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -92,6 +93,20 @@ impl Threads {
             Err(error) => Event::new(Kind::ClientRefused)
                 .say(format_args!("a client is refused: no thread for it: {error}")),
         }
+    }
+
+    /// Joins threads until a time, and leaves the others alone.
+    pub(super) fn join_until(&mut self, deadline: Instant) {
+        loop {
+            self.ends.reset();
+            self.join_ended();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = || poll::readable(&[Some(self.ends.as_fd())], Some(left));
+            if self.running.is_empty() || left.is_zero() || wait().is_err() {
+                break;
+            }
+        }
+        self.running.clear();
     }
 
     /// Joins ended threads.

@@ -166,7 +166,7 @@ impl PidFile {
         }
         let text = format!("{}\n", std::process::id());
         let new = beside(path, &text).map_err(|error| wrong(error.to_string()))?;
-        new.persist(path).map_err(|error| wrong(error.to_string()))?;
+        new.persist(path).map_err(|error| wrong(error.error.to_string()))?;
         Ok(Self { path: path.to_owned(), text })
     }
 }
@@ -184,10 +184,16 @@ impl Drop for PidFile {
 /// links are not followed: the folder may be of another user.
 fn beside(path: &Path, text: &str) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut new = tempfile::Builder::new()
+    let new = tempfile::Builder::new()
         .prefix(".pid")
         .permissions(fs::Permissions::from_mode(0o644))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        .tempfile_in(folder.unwrap_or(Path::new(".")));
+    // The crate names the new file, whose name means nothing to anyone.
+    let mut new = new.map_err(|error| {
+        let text = error.to_string();
+        let problem = text.split(" at path ").next().unwrap_or(&text);
+        io::Error::new(error.kind(), problem)
+    })?;
     new.write_all(text.as_bytes())?;
     Ok(new)
 }

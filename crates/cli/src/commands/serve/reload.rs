@@ -13,14 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
-use blockyard_host::sandbox::hinders_reading;
+use blockyard_host::sandbox::{self, hinders_reading};
 use sd_notify::NotifyState;
 
 use super::fixed::Fixed;
@@ -113,7 +113,11 @@ fn read_again(
     let server = Server::new();
     let keeps_tls = !changed.contains(&"tls");
     let tls = args.tls.or(config.tls.clone());
-    let server = if keeps_tls { tls.apply(server)? } else { server };
+    let server = if keeps_tls {
+        tls.apply(server).map_err(|failure| explained(tls.paths(), failure))?
+    } else {
+        server
+    };
     let warning = |name| format!("`{name}` has changed, which takes effect after a restart");
     Ok(Read { config, server, warnings: changed.into_iter().map(warning).collect() })
 }
@@ -214,7 +218,7 @@ impl Reloader {
     /// Opens new exports while all others are served. Those that need a file or a socket of an
     /// export that leaves follow later.
     fn open_new(&self, plan: &Plan) -> Result<(Vec<Opened>, Vec<Arc<ExportSpec>>), Failure> {
-        if self.broker.is_some() {
+        if sandbox::parts().is_some() {
             for spec in plan.added.iter().chain(&plan.replaced) {
                 let at = || format!("exports.{}", printable(&spec.name));
                 check_sandbox(spec).map_err(|failure| failure.at(at()))?;
@@ -253,7 +257,13 @@ impl Reloader {
     /// Opens a new export. Nobody can be asked for its passphrase.
     fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
         let fixed = &self.fixed;
-        open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed)
+        open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed).map_err(|failure| {
+            // Tokens have been tried then.
+            if spec.volume.key.source == KeySource::Ask && sandbox::parts().is_some() {
+                return Failure { message: format!("{failure}; {NO_TOKENS}"), ..failure };
+            }
+            failure
+        })
     }
 
     /// Serves these exports and those that were opened, and no others; returns errors of those that
@@ -292,28 +302,51 @@ impl Reloader {
 
 /// Checks that the sandbox permits to open an export.
 fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
-    if let Some(key) = needs_outside(spec) {
-        return Err(Failure::failed(format!(
-            "the sandbox of the running server does not permit `{key}`, which takes effect after a \
-             restart; --sandbox off permits it at a reload"
-        )));
+    if let KeySource::Command(command) = &spec.volume.key.source
+        && !command.is_permitted()
+    {
+        return Err(Failure::failed(
+            "the sandbox of the running server permits only the commands that its configuration \
+             had at the start, so this `key_command` takes effect after a restart; `key_file` does \
+             at a reload",
+        ));
+    }
+    if spec.disk.as_ref().is_some_and(|disk| matches!(disk.socket, DiskSocket::Path(_))) {
+        return Err(Failure::failed(
+            "the sandbox of the running server permits no new sockets, so `vhost_user` takes \
+             effect after a restart; --sandbox off permits it at a reload",
+        ));
     }
     match spec.volume.paths().into_iter().find(|path| hinders_reading(path)) {
         None => Ok(()),
-        Some(path) => Err(Failure::failed(format!(
-            "{}: the sandbox of the running server does not permit it; name its folder in \
-             `sandbox_allow`, and start the server again",
+        Some(path) => {
+            let problem = "the sandbox of the running server does not permit it";
+            Err(with_remedy(Failure::failed(problem).at(path.display())))
+        }
+    }
+}
+
+/// A failure that names the sandbox, if it is the reason.
+fn explained(paths: impl IntoIterator<Item = PathBuf>, failure: Failure) -> Failure {
+    match paths.into_iter().find(|path| hinders_reading(path)) {
+        None => failure,
+        Some(path) => with_remedy(Failure::failed(format!(
+            "{}: the sandbox of the running server permits only the file or folder that had this \
+             name at its start",
             path.display()
         ))),
     }
 }
 
-/// The key of an export that needs a program or a new socket, if there is one.
-fn needs_outside(spec: &ExportSpec) -> Option<&'static str> {
-    let socket = spec.disk.as_ref().is_some_and(|disk| matches!(disk.socket, DiskSocket::Path(_)));
-    let is_command = matches!(spec.volume.key.source, KeySource::Command(_));
-    is_command.then_some("key_command").or(socket.then_some("vhost_user"))
+fn with_remedy(mut failure: Failure) -> Failure {
+    let remedy = "name its folder in `sandbox_allow`, and start the server again";
+    failure.message = format!("{failure}; {remedy}");
+    failure
 }
+
+/// Why a volume without another key does not open.
+const NO_TOKENS: &str = "the sandbox of the running server permits no tokens that need a program, \
+                         a connection or a keyring: start the server again";
 
 /// The difference of two configurations.
 struct Plan {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use blockyard::Volume;
+use blockyard::keys::KeyCommand;
 use blockyard::sandbox::{self, Needs, Parts, Place, Reach};
 use blockyard_host::broker::Broker;
 use clap::{Args, ValueEnum, ValueHint};
@@ -17,6 +18,7 @@ use super::lifetime::Running;
 use super::{Plan, ServeArgs, Serving};
 use crate::disk_spec::DiskSocket;
 use crate::failure::Failure;
+use crate::key::KeySource;
 use crate::output::say;
 
 /// Use of the sandbox.
@@ -102,7 +104,7 @@ impl Outside {
 
     /// Removes sockets, and ends the command of `--run`, at the start of the stop.
     pub(super) fn stop(&self) {
-        let _ = self.0.remove_sockets();
+        warn_if_failed(self.0.remove_sockets());
         let _ = self.0.terminate();
     }
 }
@@ -116,6 +118,13 @@ impl Serving<'_> {
     ) -> Result<(), Failure> {
         let Self { args, plan, volumes, .. } = self;
         let command = running.map(|running| &running.end);
+        if args.config.is_some() {
+            let commands = plan.exports.iter().filter_map(|spec| match &spec.volume.key.source {
+                KeySource::Command(command) => Some(command),
+                _ => None,
+            });
+            KeyCommand::start_outside(&outside.0, commands).map_err(|error| failed(&error))?;
+        }
         outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
         if volumes.iter().any(sandbox::hinders) {
             return plan.sandbox.without(
@@ -140,7 +149,14 @@ impl Serving<'_> {
 impl Drop for Outside {
     fn drop(&mut self) {
         // It is removed already if the sandbox has not started.
-        let _ = self.0.remove();
+        warn_if_failed(self.0.remove());
+    }
+}
+
+/// A file that stays is in the way of the next server.
+fn warn_if_failed(removed: std::io::Result<()>) {
+    if let Err(error) = removed {
+        say(&format!("warning: a file of the server cannot be removed: {error}"));
     }
 }
 

@@ -81,7 +81,11 @@ impl TlsArgs {
     /// Its files and folders.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         let list = self.tls_authz.as_ref().filter(|authz| authz.contains('/')).map(PathBuf::from);
-        self.tls_certificates.clone().into_iter().chain(list)
+        let default = || match self.mode() {
+            TlsMode::Off => None,
+            _ => Credentials::of_default_dir().ok().map(|of| of.dir().to_owned()),
+        };
+        self.tls_certificates.clone().or_else(default).into_iter().chain(list)
     }
 
     pub(crate) fn mode(&self) -> TlsMode {

@@ -1,0 +1,167 @@
+//! Programs that print keys: named before the seal, started on request of the server.
+//!
+//! The output goes to the server by a pipe, and never through the broker. One program runs at a
+//! time, in a process group of its own, and ends with the broker.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::{Broker, KILL, PACKET_BYTES_MAX, PROGRAM, START, STATUS};
+use crate::process::{end_with_this_thread, with_usual_signals};
+
+/// A program that the broker has started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its standard output.
+    pub output: OwnedFd,
+    /// Readable when it has ended.
+    pub end: OwnedFd,
+}
+
+impl Broker {
+    /// Names a program, by its words, that [`Broker::start`] may start later. Numbers count from 0.
+    ///
+    /// # Errors
+    /// The words are too long; the broker has ended, or is sealed.
+    pub fn add_program(&self, words: &[String]) -> io::Result<()> {
+        let mut packet = vec![PROGRAM];
+        for word in words {
+            packet.extend(word.as_bytes());
+            packet.push(0);
+        }
+        if packet.len() > PACKET_BYTES_MAX {
+            let problem = format!("a command of {} bytes is too long", packet.len());
+            return Err(io::Error::other(problem));
+        }
+        self.ask(&packet, None).map(drop)
+    }
+
+    /// Starts the program of this number.
+    ///
+    /// # Errors
+    /// It cannot be started, another one runs, or the broker has ended.
+    pub fn start(&self, number: u32) -> io::Result<Started> {
+        let reply = self.ask(&[&[START][..], &number.to_ne_bytes()].concat(), None)?;
+        match <[OwnedFd; 2]>::try_from(reply.fds) {
+            Ok([output, end]) => Ok(Started { output, end }),
+            Err(_) => Err(ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// The status of the started program, as wait(2) has it, once it has ended.
+    ///
+    /// # Errors
+    /// It runs, or none was started; or the broker has ended.
+    pub fn program_status(&self) -> io::Result<i32> {
+        self.ask(&[STATUS], None).map(|reply| reply.number)
+    }
+
+    /// Kills the started program and its process group, if it runs.
+    ///
+    /// # Errors
+    /// The broker has ended.
+    pub fn kill_program(&self) -> io::Result<()> {
+        self.ask(&[KILL], None).map(drop)
+    }
+}
+
+/// The broker's side.
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    /// Words of each program.
+    known: Vec<Vec<OsString>>,
+    running: Option<Child>,
+}
+
+impl Programs {
+    /// Adds a program: words, each with a zero byte at its end.
+    pub(super) fn add(&mut self, words: &[u8]) {
+        let words = words.strip_suffix(&[0]).unwrap_or(words).split(|byte| *byte == 0);
+        self.known.push(words.map(|word| OsStr::from_bytes(word).to_owned()).collect());
+    }
+
+    pub(super) fn start(&mut self, number: u32) -> io::Result<Started> {
+        if self.running.is_some() {
+            return Err(ErrorKind::ResourceBusy.into());
+        }
+        let words = self.known.get(number as usize).and_then(|words| words.split_first());
+        let (program, arguments) = words.ok_or(ErrorKind::NotFound)?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        end_with_this_thread(with_usual_signals(&mut command));
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().map(OwnedFd::from).ok_or(ErrorKind::BrokenPipe)?;
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        self.running = Some(child);
+        match end {
+            Ok(end) => Ok(Started { output, end }),
+            Err(errno) => {
+                self.kill();
+                Err(errno.into())
+            }
+        }
+    }
+
+    pub(super) fn status(&mut self) -> io::Result<i32> {
+        let running = self.running.as_mut().ok_or(ErrorKind::NotFound)?;
+        // A wait would keep the broker from its other work.
+        let status = running.try_wait()?.ok_or(ErrorKind::WouldBlock)?;
+        self.running = None;
+        Ok(status.into_raw())
+    }
+
+    pub(super) fn kill(&mut self) {
+        let Some(mut child) = self.running.take() else { return };
+        // The group has its number until the process is waited for.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::poll;
+
+    fn wait(end: &OwnedFd) {
+        poll::readable(&[Some(std::os::fd::AsFd::as_fd(end))], Some(Duration::from_secs(60)))
+            .unwrap();
+    }
+
+    #[test]
+    fn known_program_prints_to_the_server_and_no_other_is_started() {
+        let mut programs = Programs::default();
+        programs.add(b"sh\0-c\0echo \"$1\"; exit 3\0sh\0a  b\0");
+        assert!(programs.start(1).is_err() && programs.status().is_err());
+        let Started { output, end } = programs.start(0).unwrap();
+        assert_eq!(io::read_to_string(File::from(output)).unwrap(), "a  b\n");
+        wait(&end);
+        assert_eq!(programs.status().unwrap(), 3 << 8);
+        assert!(programs.status().is_err(), "its status was taken");
+    }
+
+    #[test]
+    fn one_program_runs_at_a_time_and_is_killed_with_its_group() {
+        let mut programs = Programs::default();
+        programs.add(b"sh\0-c\0sleep 999 & wait\0");
+        let Started { output, end } = programs.start(0).unwrap();
+        assert_eq!(programs.start(0).unwrap_err().kind(), ErrorKind::ResourceBusy);
+        assert_eq!(programs.status().unwrap_err().kind(), ErrorKind::WouldBlock);
+        programs.kill();
+        wait(&end);
+        // The pipe ends with its last writer.
+        assert_eq!(io::read_to_string(File::from(output)).unwrap(), "");
+        programs.start(0).unwrap();
+        programs.kill();
+    }
+}
