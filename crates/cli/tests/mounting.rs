@@ -193,11 +193,11 @@ impl Foreground {
         Pid::from_child(&self.child)
     }
 
-    /// The driver.
+    /// The driver, which is younger than the broker.
     fn child_pid(&self) -> Pid {
         let pid = self.pid().as_raw_nonzero();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        Pid::from_raw(children.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+        Pid::from_raw(children.split_whitespace().last().unwrap().parse().unwrap()).unwrap()
     }
 
     /// Waits for the end; returns the exit code and the rest of the output.
@@ -485,6 +485,39 @@ fn driver_is_in_a_process_group_of_its_own() {
     kill_process(mount.pid(), Signal::INT).unwrap();
     assert_eq!(mount.end().0, Some(0));
     assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// A field of all threads of a process: proc(5).
+fn of_threads(pid: Pid, field: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+    let value = |thread: fs::DirEntry| {
+        let facts = fs::read_to_string(thread.path().join("status")).unwrap();
+        let line = facts.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().to_owned()
+    };
+    threads.map(|thread| value(thread.unwrap())).collect()
+}
+
+#[test]
+fn process_of_a_mount_is_limited_and_its_driver_is_not() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    for (more, value) in [(&[][..], "2"), (&["--sandbox", "off"], "0"), (&["--as-file"], "2")] {
+        let words = [&["vol", "dir", "--threads", "3"], more].concat();
+        let Some(mount) = home.foreground(&words) else { return };
+        let limits = of_threads(mount.pid(), "Seccomp:");
+        assert!(limits.len() > 3 && limits.iter().all(|one| one == value), "{more:?}: {limits:?}");
+        let is_limited = if value == "2" { "1" } else { "0" };
+        let privileges = of_threads(mount.pid(), "NoNewPrivs:");
+        assert!(privileges.iter().all(|one| one == is_limited), "{more:?}: {privileges:?}");
+        // With `--as-file` the youngest child is the broker.
+        assert_eq!(of_threads(mount.child_pid(), "Seccomp:")[0], "0");
+        kill_process(mount.pid(), Signal::TERM).unwrap();
+        assert_eq!(mount.end().0, Some(0));
+        assert_eq!(home.leftovers(), [""; 0]);
+    }
 }
 
 #[test]

@@ -12,8 +12,10 @@
 //! ```
 //! A request is one packet: a byte, and a number for a start. All that it works on was fixed before
 //! the first client: a server that is taken over can only have its own files removed, its own
-//! command ended, and its own keys printed again.
+//! command ended, and its own keys printed again. The process of a mount has a broker too
+//! (`mount`).
 
+mod mount;
 mod program;
 
 use std::collections::BTreeMap;
@@ -39,6 +41,8 @@ use rustix::process::{
 };
 
 use crate::process;
+use mount::Places;
+pub use mount::Unmount;
 use program::Programs;
 pub use program::Started;
 
@@ -49,6 +53,10 @@ const TEXT_BYTES_MAX: usize = 64;
 /// Descriptors of a packet: the output of a program, and its process.
 const DESCRIPTORS_MAX: usize = 2;
 const PROGRAM: u8 = b'p';
+const PLACE: u8 = b'm';
+const UNMOUNT: u8 = b'u';
+const SIGNAL: u8 = b'g';
+const LEAVE_TERMINAL: u8 = b'l';
 const START: u8 = b'b';
 const STATUS: u8 = b'w';
 const KILL: u8 = b'k';
@@ -77,12 +85,16 @@ impl Broker {
     /// # Errors
     /// There are threads, or the system has no more processes or descriptors.
     pub fn fork(configuration: Option<&Path>) -> io::Result<Self> {
+        Self::fork_with(configuration, None)
+    }
+
+    fn fork_with(configuration: Option<&Path>, unmount: Option<Unmount>) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         match process::fork_alone()? {
             None => {
                 drop(ours);
-                Served::run(&theirs, configuration)
+                Served::new(configuration, unmount).run(&theirs)
             }
             Some(pid) => Ok(Self { socket: Mutex::new(ours), pid }),
         }
@@ -209,6 +221,7 @@ struct Served {
     /// A descriptor of the command's process.
     command: Option<OwnedFd>,
     programs: Programs,
+    places: Places,
 }
 
 /// A file by its folder and name, as it was.
@@ -228,20 +241,24 @@ struct Folder {
 }
 
 impl Served {
+    fn new(configuration: Option<&Path>, unmount: Option<Unmount>) -> Self {
+        let configuration = configuration.and_then(|path| std::path::absolute(path).ok());
+        let programs = Programs::default();
+        let places = Places::new(unmount);
+        Self { configuration, sealed: None, command: None, programs, places }
+    }
+
     /// Serves until the other side has ended. Never returns.
-    fn run(socket: &OwnedFd, configuration: Option<&Path>) -> ! {
+    fn run(mut self, socket: &OwnedFd) -> ! {
         // A signal to the group of a terminal or service is for the server, which needs this then.
         process::leave_signals_to_others();
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        let configuration = configuration.and_then(|path| std::path::absolute(path).ok());
         process::close_all_but(socket);
-        let programs = Programs::default();
-        let mut served = Self { configuration, sealed: None, command: None, programs };
         let mut packet = vec![0; PACKET_BYTES_MAX];
         while let Ok((len, fds)) = receive(socket, &mut packet)
             && len > 0
         {
-            let replied = match served.answer(packet[0], &packet[1..len], fds) {
+            let replied = match self.answer(packet[0], &packet[1..len], fds) {
                 Ok(reply) => {
                     let fds: Vec<_> = reply.fds.iter().map(AsFd::as_fd).collect();
                     send(socket, &reply.packet(), &fds)
@@ -252,7 +269,8 @@ impl Served {
                 break;
             }
         }
-        served.programs.kill();
+        self.programs.kill();
+        self.places.end(self.command.as_ref());
         process::exit_now(0)
     }
 
@@ -271,6 +289,22 @@ impl Served {
             STATUS => Ok(Reply { fds: Vec::new(), number: self.programs.status()? }),
             KILL => {
                 self.programs.kill();
+                done()
+            }
+            PLACE if self.sealed.is_none() => {
+                self.places.add(names);
+                done()
+            }
+            UNMOUNT => {
+                self.places.unmount(names)?;
+                done()
+            }
+            SIGNAL => {
+                mount::signal(self.command.as_ref(), names)?;
+                done()
+            }
+            LEAVE_TERMINAL => {
+                process::leave_standard_streams()?;
                 done()
             }
             SEAL if self.sealed.is_none() => {
@@ -422,8 +456,8 @@ mod tests {
     use super::*;
 
     /// Without a process of its own: a test has threads.
-    fn served(configuration: Option<PathBuf>) -> Served {
-        Served { configuration, sealed: None, command: None, programs: Programs::default() }
+    fn served(configuration: Option<&Path>) -> Served {
+        Served::new(configuration, None)
     }
 
     fn names(paths: &[&Path]) -> Vec<u8> {
@@ -445,6 +479,10 @@ mod tests {
         served.answer(SEAL, &list, Vec::new()).unwrap();
         let again = served.answer(SEAL, &names(&[&at("other")]), Vec::new());
         assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        for request in [PROGRAM, PLACE] {
+            let late = served.answer(request, b"/bin/sh\0", Vec::new());
+            assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
         // Another server has taken the name.
         std::fs::write(at("new"), "2").unwrap();
         std::fs::rename(at("new"), at("pid")).unwrap();
@@ -551,7 +589,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disks.toml");
         std::fs::write(&path, "old").unwrap();
-        let mut served = served(Some(path.clone()));
+        let mut served = served(Some(&path));
         std::fs::write(dir.path().join("new"), "new").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
         let reply = served.answer(OPEN, b"/etc/passwd\0", Vec::new()).unwrap();

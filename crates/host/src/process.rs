@@ -158,20 +158,52 @@ impl Waiter {
 }
 
 impl Worker {
-    /// Leaves the terminal and its session, and ends the wait of the other process.
+    /// Leaves the terminal's session. Messages still go there.
     ///
     /// # Errors
     /// `/dev/null` is missing.
-    pub fn is_ready(self) -> io::Result<()> {
-        let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    pub fn leave_session(self) -> io::Result<Detached> {
+        let null = null()?;
         set_parent_process_death_signal(None)?;
         setsid()?;
-        rustix::stdio::dup2_stdin(&null)?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
+        Ok(Detached { ready: self.ready, null })
+    }
+}
+
+/// The working process without a terminal.
+#[derive(Debug)]
+pub struct Detached {
+    ready: OwnedFd,
+    null: OwnedFd,
+}
+
+impl Detached {
+    /// Leaves the standard streams, and ends the wait of the other process. A sandbox permits it.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn is_ready(self) -> io::Result<()> {
+        leave_streams_for(&self.null)?;
         rustix::io::write(&self.ready, b"r")?;
         Ok(())
     }
+}
+
+fn null() -> io::Result<OwnedFd> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    Ok(null.into())
+}
+
+/// Exchanges the standard streams of this process for `/dev/null`.
+pub(crate) fn leave_standard_streams() -> io::Result<()> {
+    leave_streams_for(&null()?)
+}
+
+fn leave_streams_for(null: &OwnedFd) -> io::Result<()> {
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
+    Ok(())
 }
 
 /// Lets a program end with SIGTERM when the thread that starts it ends, for example with a killed

@@ -47,6 +47,10 @@ impl Door {
         Ok(Self { listener, path })
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Accepts a request and unmounts the place; `None` if the mount goes on.
     pub(super) fn asker(&self, place: &Path) -> Option<Asker> {
         let (mut stream, _) = self.listener.accept().ok()?;

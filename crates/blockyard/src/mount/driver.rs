@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use blockyard_host::broker::Broker;
 use blockyard_host::fuse::{self, Mounts};
 use blockyard_host::process::{StopSignal, end_with_this_thread};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -52,6 +54,8 @@ pub(super) struct Driver {
     pidfd: OwnedFd,
     said: PathBuf,
     is_told: bool,
+    /// The process outside of the sandbox, which sends the signals.
+    outside: Option<Arc<Broker>>,
 }
 
 /// Refuses an owner for a file system that has owners itself.
@@ -109,7 +113,7 @@ impl Driver {
         };
         let name = program.name;
         let said = order.said.to_path_buf();
-        let mut driver = Self { name, child, pidfd, said, is_told: false };
+        let mut driver = Self { name, child, pidfd, said, is_told: false, outside: None };
         match driver.wait_for_mount(&mut mounts, order.directory, stop) {
             Ok(()) => Ok(driver),
             Err(error) => {
@@ -118,6 +122,16 @@ impl Driver {
                 Err(error)
             }
         }
+    }
+
+    /// The descriptor of its process.
+    pub(super) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Lets a process outside of the sandbox send the signals.
+    pub(super) fn is_signalled_by(&mut self, broker: Arc<Broker>) {
+        self.outside = Some(broker);
     }
 
     /// Name of the program.
@@ -198,10 +212,14 @@ impl Driver {
 
     fn tell(&mut self, signal: Signal) {
         self.is_told = true;
-        // It may have ended meanwhile.
-        let _ = pidfd_send_signal(&self.pidfd, signal);
         // A stopped driver would see the signal only when it is continued.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
+        for signal in [signal, Signal::CONT] {
+            // It may have ended meanwhile.
+            match &self.outside {
+                None => drop(pidfd_send_signal(&self.pidfd, signal)),
+                Some(broker) => drop(broker.signal(signal)),
+            }
+        }
     }
 
     fn has_ended(&self, limit: Duration) -> bool {

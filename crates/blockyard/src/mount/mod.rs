@@ -20,7 +20,9 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use blockyard_host::broker::Broker;
 use blockyard_host::fuse::{self, FileOptions, LastUse, Mounts, Target};
 use blockyard_host::process::StopSignal;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +30,7 @@ use rustix::process::{getegid, geteuid};
 
 use crate::error::contained;
 use crate::part::Part;
+use crate::sandbox::{self, Needs, Place, Reach};
 use crate::{Error, Volume};
 
 use door::{Asker, Door};
@@ -65,6 +68,8 @@ pub struct Mounted {
     parts: Option<Parts>,
     place: PathBuf,
     shown: String,
+    /// The process outside of the sandbox.
+    outside: Option<Arc<Broker>>,
 }
 
 struct Parts {
@@ -220,13 +225,44 @@ fn needs_others(target: &Path, program: &Path) -> Error {
 
 impl Mounted {
     fn new(parts: Parts, place: PathBuf, shown: String) -> Self {
-        Self { parts: Some(parts), place, shown }
+        Self { parts: Some(parts), place, shown, outside: None }
     }
 
     /// The mount point.
     #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
+    }
+
+    /// Limits this process to what the mount needs until its end. The broker, which must come from
+    /// [`blockyard_host::fuse::fork_broker`], does the rest: it unmounts, ends the driver, and
+    /// removes the files of the mount.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the broker has ended. The process may be limited in part.
+    pub fn limit(&mut self, volume: &Volume, broker: Arc<Broker>) -> Result<sandbox::Parts, Error> {
+        // The end needs it after a failure too.
+        self.outside = Some(Arc::clone(&broker));
+        let parts = self.parts.as_mut().expect("it has not ended");
+        let failed = |error| Error::file(Path::new("the process outside of the sandbox"), error);
+        let mut needs = Needs::of_process();
+        sandbox::add_volume(&mut needs, volume, false)?;
+        // Its threads may be about to clone their descriptors.
+        needs.add("/dev/fuse", Reach::Everything);
+        needs.rings = if volume.uses_rings() { parts.file.threads() } else { 0 };
+        let mut files = vec![parts.door.path().to_path_buf()];
+        if let Some(private) = &parts.private {
+            needs.places.push(Place::new(private.path(), Reach::Everything));
+            files.push(private.path().to_path_buf());
+        }
+        let places = vec![self.place.clone(), parts.file.target().to_path_buf()];
+        fuse::unmount_outside(&broker, places).map_err(failed)?;
+        let driver = parts.driver.as_ref().map(Driver::pidfd);
+        broker.seal(&files, driver).map_err(failed)?;
+        if let Some(driver) = &mut parts.driver {
+            driver.is_signalled_by(broker);
+        }
+        sandbox::start(&needs)
     }
 
     /// Waits until the mount is ended: by the signal, by [`unmount`], by another program that
@@ -265,9 +301,12 @@ impl Mounted {
         };
         // A later umount must find no door to a mount that is about to go.
         drop(door);
+        let outside = self.outside.as_ref();
+        let _ = outside.map(|broker| broker.remove_sockets());
         let driven = driver.map_or(Ok(()), |driver| driver.end(&self.place));
         let served = file.end();
         drop(private);
+        let _ = outside.map(|broker| broker.remove());
         let last_use = served?;
         driven?;
         Ok(last_use)

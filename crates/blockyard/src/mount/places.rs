@@ -78,6 +78,10 @@ impl PrivateDirectory {
         Ok(private)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Mount point of the plaintext.
     pub(super) fn volume(&self) -> PathBuf {
         self.path.join("volume")

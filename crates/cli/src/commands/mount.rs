@@ -8,15 +8,19 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use blockyard::mount::{self, MountOptions, MountUse, Mounted};
+use blockyard::sandbox::{self, Parts};
 use blockyard::{Settings, StopSignal, Volume};
+use blockyard_host::broker::Broker;
 use blockyard_host::fuse;
 use blockyard_host::fuse::Target;
-use blockyard_host::process::{Forked, Worker, fork_to_background, group_id, user_id};
+use blockyard_host::process::{Detached, Forked, Worker, fork_to_background, group_id, user_id};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, ValueHint};
 
+use super::serve::sandbox::SandboxMode;
 use crate::args::{HelpArgs, ShortHelpArgs, VolumeArgs};
 use crate::failure::{Exit, Failure};
 use crate::key::StdinUse;
@@ -28,7 +32,7 @@ use crate::size::human_size;
 /// The driver of the file system is a program of its own, such as fuse2fs; docs/mount.md lists
 /// them. The command returns when the mount is there. `blockyard umount`, `fusermount3 -u` and
 /// SIGTERM end the mount and flush the volume.
-// 12 fields: one for each option of the command, and groups of shared options.
+// 13 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -75,6 +79,11 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=fuse::THREADS_MAX as i64))]
     threads: Option<u16>,
+
+    /// Limit the process to its volume and its mount, when the mount is there [default: on]; see
+    /// docs/sandbox.md
+    #[arg(long, value_name = "MODE", value_enum)]
+    sandbox: Option<SandboxMode>,
 
     /// Stay in the foreground until the mount ends
     #[arg(short = 'f', long)]
@@ -125,6 +134,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
 
 /// Opens the volume, mounts it, and waits for the end.
 fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), Failure> {
+    // Before any thread or secret.
+    let mode = args.sandbox.unwrap_or(SandboxMode::On);
+    let broker =
+        (mode != SandboxMode::Off).then(fuse::fork_broker).transpose().map_err(|error| {
+            Failure::failed(format!(
+                "the process outside of the sandbox fails: {error}; --sandbox off mounts without"
+            ))
+        })?;
     let spec = args.volume.spec()?;
     let settings = Settings { read_only: args.read_only, ..Settings::default() };
     let prepared = spec.prepare(settings, StdinUse::Free)?;
@@ -140,19 +157,48 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
         inner_partition: args.inner_partition.clone(),
     };
     check_name(options.name.as_deref().unwrap_or_default())?;
-    let mounted = if args.as_file {
+    let mut mounted = if args.as_file {
         volume.mount_file(target, &options)?
     } else {
         volume.mount_files(target, &options, &stop)?
     };
-    say(&announcement(&spec.path, &volume, &mounted));
-    if let Some(worker) = worker {
-        worker
-            .is_ready()
-            .map_err(|error| Failure::failed(format!("cannot go to the background: {error}")))?;
+    let failed = |error| Failure::failed(format!("cannot go to the background: {error}"));
+    let detached = worker.map(Worker::leave_session).transpose().map_err(failed)?;
+    if let Some(broker) = broker {
+        if detached.is_some() {
+            broker.leave_terminal().map_err(failed)?;
+        }
+        limit(mode, &volume, &mut mounted, broker.into())?;
     }
+    say(&announcement(&spec.path, &volume, &mounted));
+    detached.map(Detached::is_ready).transpose().map_err(failed)?;
     let place = mounted.place().to_path_buf();
     told(mounted.run(&stop)?, &place);
+    Ok(())
+}
+
+/// Limits the process of a mount.
+fn limit(
+    mode: SandboxMode,
+    volume: &Volume,
+    mounted: &mut Mounted,
+    broker: Arc<Broker>,
+) -> Result<(), Failure> {
+    let problem = if sandbox::hinders(volume) {
+        Some("threads of Ceph's library accept no limits, so the mount has no sandbox")
+    } else {
+        Parts::of_kernel().missing()
+    };
+    match problem {
+        Some(problem) if mode == SandboxMode::Require => {
+            return Err(Failure::failed(format!("--sandbox require: {problem}")));
+        }
+        Some(problem) => say(&format!("warning: the sandbox does not hold in full: {problem}")),
+        None => {}
+    }
+    if !sandbox::hinders(volume) {
+        mounted.limit(volume, broker)?;
+    }
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::mount::UnmountFlags;
 use rustix::net::{
@@ -17,6 +18,7 @@ use rustix::net::{
 
 use super::{Mounts, SOURCE};
 use crate::Error;
+use crate::broker::Broker;
 
 /// The program, and its package on Debian.
 const PROGRAM: &str = "fusermount3";
@@ -113,6 +115,55 @@ pub(super) fn plain_name(name: &str) -> String {
 /// # Errors
 /// No file system of FUSE is mounted there, it belongs to another user, or it is in use.
 pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
+    match OUTSIDE.get() {
+        None => unmount_here(place, lazy),
+        Some(outside) => outside.unmount(place, lazy),
+    }
+}
+
+/// The process outside of the sandbox that unmounts for this one.
+static OUTSIDE: OnceLock<Outside> = OnceLock::new();
+
+struct Outside {
+    broker: Weak<Broker>,
+    /// By their numbers.
+    places: Vec<PathBuf>,
+}
+
+impl Outside {
+    fn unmount(&self, place: &Path, lazy: bool) -> Result<(), Error> {
+        let number = self.places.iter().position(|known| known == place);
+        let (Some(number), Some(broker)) = (number, self.broker.upgrade()) else {
+            return Err(Error::parameter(place.display(), "the sandbox permits no unmount of it"));
+        };
+        broker.unmount(number as u32, lazy).map_err(|error| {
+            let said = error.to_string();
+            let problem = said.strip_prefix(&format!("{}: ", place.display())).unwrap_or(&said);
+            Error::parameter(place.display(), problem)
+        })
+    }
+}
+
+/// Lets a process outside of the sandbox unmount these places, and lets this one unmount no others.
+/// Call it before the broker is sealed, and once in a process.
+///
+/// # Errors
+/// The broker has ended.
+pub fn unmount_outside(broker: &Arc<Broker>, places: Vec<PathBuf>) -> io::Result<()> {
+    places.iter().try_for_each(|place| broker.add_place(place))?;
+    OUTSIDE.get_or_init(|| Outside { broker: Arc::downgrade(broker), places });
+    Ok(())
+}
+
+/// Forks the process that unmounts for this one.
+///
+/// # Errors
+/// See [`Broker::fork`].
+pub fn fork_broker() -> io::Result<Broker> {
+    Broker::fork_for_mount(|place, lazy| unmount_here(place, lazy).map_err(io::Error::other))
+}
+
+fn unmount_here(place: &Path, lazy: bool) -> Result<(), Error> {
     let place = &real(place).map_err(|error| Error::io(place, "unmount it", error))?;
     // A folder above may have been replaced since the mount, by another user who owns it.
     let mount = Mounts::open().and_then(|mut mounts| mounts.at(place));

@@ -28,7 +28,7 @@ use crate::volume::Volume;
 use file::VolumeFile;
 use pool::Pool;
 
-pub use fusermount::{Appearance, check_machine, mount, unmount};
+pub use fusermount::{Appearance, check_machine, fork_broker, mount, unmount, unmount_outside};
 pub use mountinfo::{Mount, Mounts, SOURCE};
 pub use session::Session;
 pub use target::{Target, is_disconnected};
@@ -104,6 +104,12 @@ impl FileMount {
             Target::Directory(path) => path.join(&self.name),
             Target::File(path) => path.clone(),
         }
+    }
+
+    /// Number of threads that serve it.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
     }
 
     /// The mount point.

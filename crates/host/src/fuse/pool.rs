@@ -39,6 +39,10 @@ impl Pool {
         })
     }
 
+    pub(super) fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Runs a request on an idle client; fails on a closed pool.
     pub(super) fn run<T>(&self, call: impl FnOnce(Calls<'_>) -> io::Result<T>) -> io::Result<T> {
         let mut client = {

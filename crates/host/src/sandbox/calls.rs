@@ -267,7 +267,7 @@ const PR_SET_VMA: i32 = 0x5356_4d41;
 const SOCKET_TYPE: u64 = 0xf;
 /// ioctl(2) on files and sockets: `linux/fs.h`, `asm-generic/ioctls.h`. Not `TIOCSTI`, which types
 /// into a terminal.
-const IOCTLS: [u64; 8] = [
+const IOCTLS: [u64; 9] = [
     0x1268,      // BLKSSZGET
     0x1277,      // BLKDISCARD
     0x127f,      // BLKZEROOUT
@@ -276,6 +276,7 @@ const IOCTLS: [u64; 8] = [
     0x541b,      // FIONREAD
     0x5421,      // FIONBIO
     0x5451,      // FIOCLEX
+    0x8004_e500, // FUSE_DEV_IOC_CLONE, of `linux/fuse.h`: a descriptor for each thread of a mount
 ];
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
