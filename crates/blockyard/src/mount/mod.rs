@@ -301,12 +301,11 @@ impl Mounted {
         };
         // A later umount must find no door to a mount that is about to go.
         drop(door);
-        let outside = self.outside.as_ref();
-        let _ = outside.map(|broker| broker.remove_sockets());
         let driven = driver.map_or(Ok(()), |driver| driver.end(&self.place));
         let served = file.end();
         drop(private);
-        let _ = outside.map(|broker| broker.remove());
+        // Files that the sandbox does not let this process remove.
+        let _ = self.outside.as_ref().map(|broker| broker.remove());
         let last_use = served?;
         driven?;
         Ok(last_use)
