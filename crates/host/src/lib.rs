@@ -37,6 +37,7 @@ mod ranges;
 pub mod rbd;
 pub mod recording;
 pub mod remote;
+mod requests;
 mod ring;
 pub mod sandbox;
 pub mod server;

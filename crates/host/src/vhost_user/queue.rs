@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::vhost_user::Queue;
-use blockyard_protocol::virtio_blk::{Disk, NAME_BYTES};
+use blockyard_protocol::virtio_blk::{Command, Disk, NAME_BYTES};
+use blockyard_protocol::virtio_queue::Chain;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -25,13 +26,14 @@ use super::interrupt::{self, Foreign};
 use super::memory::{GuestMemory, Window};
 use super::pieces::Pieces;
 use super::polling::{self, Poller, Polling};
-use super::requests::Requests;
+use super::requests::{GuestBuffers, GuestRequest};
 use super::virtqueue::{RingFault, Virtqueue};
 use super::write_back::WriteBack;
 use crate::driver::{Driver, SLOT_BYTES};
 use crate::log::{Event, Kind};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
 use crate::poll;
+use crate::requests::Requests;
 use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
 
@@ -289,11 +291,15 @@ impl Means {
 }
 
 /// A queue whose guest has kicked it.
+// 13 fields: the ring, the requests and the orders each have a part.
 struct QueueThread<'a> {
     // First, so that its drop has waited for the operations that use the memory of the others.
     driver: Driver,
     ring: Virtqueue,
-    requests: Requests,
+    requests: Requests<GuestBuffers>,
+    /// The front end does not flush: every change is stable before it ends. Read when a request
+    /// begins.
+    write_back: Arc<WriteBack>,
     memory: Arc<GuestMemory>,
     ring_len: usize,
     kick: Shared,
@@ -316,17 +322,13 @@ impl<'a> QueueThread<'a> {
         if !volume.fans_out_pieces() {
             driver.stay_inline();
         }
-        let requests = Requests::new(
-            setup.disk,
-            setup.disk_name,
-            setup.write_back,
-            Arc::clone(&memory),
-            Pieces::new(region),
-        );
+        let pieces = Pieces::new(region);
+        let buffers = GuestBuffers::new(setup.disk, setup.disk_name, Arc::clone(&memory), pieces);
         Ok(Self {
             driver,
             ring,
-            requests,
+            requests: Requests::new(buffers),
+            write_back: setup.write_back,
             memory,
             ring_len: queue.ring_len.into(),
             kick: setup.kick,
@@ -419,10 +421,10 @@ impl<'a> QueueThread<'a> {
             if !comes || !self.driver.begin_request() {
                 break;
             }
-            let mut chain = self.requests.chain();
+            let mut chain = self.requests.buffers.chain();
             let Some(head) = self.ring.fetch(&self.memory, &mut chain)? else { break };
             self.driver.on_received();
-            self.requests.begin(head, chain, &mut self.driver)?;
+            self.begin(head, chain)?;
             self.ring.advance(head);
             let is_first = self.ring.unpublished() == 0;
             self.complete();
@@ -433,10 +435,21 @@ impl<'a> QueueThread<'a> {
         Ok(())
     }
 
+    fn begin(&mut self, head: u16, chain: Chain) -> Result<(), RingFault> {
+        let command = self.requests.buffers.check(&chain)?;
+        if command == Ok(Command::Flush) {
+            self.write_back.prove();
+        }
+        let must_be_stable = !self.write_back.is_obeyed();
+        let request = GuestRequest::new(head, chain, command);
+        self.requests.begin(request, command, must_be_stable, &mut self.driver)
+    }
+
     /// Moves ended requests to the used ring.
     fn complete(&mut self) {
-        for ended in self.requests.take_ended() {
-            self.ring.complete(ended.head, ended.written_bytes);
+        while let Some(ended) = self.requests.take_ended() {
+            let (head, written_bytes) = self.requests.buffers.finish(ended);
+            self.ring.complete(head, written_bytes);
         }
     }
 
