@@ -1,6 +1,6 @@
 #!/bin/bash
-# initramfs.sh ROOT WORK OUT: writes the guest's root as the archive OUT: the busybox and the block driver of ROOT,
-# ext4's tools of this machine, and the files of WORK as the folder of the script.
+# initramfs.sh ROOT WORK OUT: writes the guest's root as the archive OUT: the busybox and the block drivers of ROOT,
+# tools of this machine, and the files of WORK as the folder of the script. A file named blockyard gets its libraries.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(readlink -f "$1") work=$2 out=$3
@@ -16,16 +16,22 @@ mkdir -p "$tree"/{bin,dev,etc,proc,run,sbin,sys,usr/sbin,case}
 cp "$busybox" "$tree/bin/busybox"
 ln -s busybox "$tree/bin/sh"
 cp "$here/guest-init" "$tree/init"
-xz -dc "$modules/kernel/drivers/block/virtio_blk.ko.xz" >"$tree/virtio_blk.ko"
+for driver in virtio_blk ublk_drv; do
+    xz -dc "$modules/kernel/drivers/block/$driver.ko.xz" >"$tree/$driver.ko"
+done
 cp /etc/mke2fs.conf "$tree/etc/"
-for tool in mke2fs e2fsck; do
-    path=$(PATH=$PATH:/usr/sbin:/sbin command -v "$tool")
-    cp "$path" "$tree/usr/sbin/"
-    ldd "$path" | grep -o '/[^ ]*' | while read -r library; do
+with_libraries() {
+    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
         mkdir -p "$tree$(dirname "$library")"
         cp -L "$library" "$tree$library"
     done
+}
+for tool in mke2fs e2fsck blkdiscard dd setpriv; do
+    path=$(PATH=$PATH:/usr/sbin:/sbin command -v "$tool")
+    cp "$path" "$tree/usr/sbin/"
+    with_libraries "$path"
 done
+if [ -e "$work/blockyard" ]; then with_libraries "$work/blockyard"; fi
 ln -s mke2fs "$tree/usr/sbin/mkfs.ext4"
 cp -r "$work/." "$tree/case/"
 (cd "$tree" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$out"

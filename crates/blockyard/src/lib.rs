@@ -113,7 +113,7 @@ pub use blockyard_engine::elevator::ElevatorSpec;
 pub use blockyard_host::file::BackingKind;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::{StopSignal, harden};
-pub use blockyard_host::server::{DeviceOptions, Polling, SocketAccess};
+pub use blockyard_host::server::{DeviceOptions, Polling, SocketAccess, UblkOptions};
 pub use blockyard_host::stages::{RequestKind, Stage};
 pub use blockyard_host::volume::{Backing, PipelineChoice, Scheduling, VolumeOptions as Settings};
 pub use blockyard_workload as workload;

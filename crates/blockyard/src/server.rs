@@ -12,7 +12,7 @@ use blockyard_engine::throttle::Limits;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
 use blockyard_host::server::{
-    Answer, DeviceOptions, ServedExport, ServerOptions, ServerTls, SocketAccess,
+    Answer, DeviceOptions, ServedExport, ServerOptions, ServerTls, SocketAccess, UblkOptions,
 };
 use blockyard_host::throttle::{Buckets, SharedThrottle};
 
@@ -94,6 +94,8 @@ enum Door {
     /// A disk of a virtual machine, by the name of its export.
     VhostUser(PathBuf, String, DeviceOptions),
     VhostUserDescriptor(OwnedFd, String, DeviceOptions),
+    /// A disk of this machine, by the name of its export.
+    Ublk(String, UblkOptions),
     Control(PathBuf),
     MetricsUnix(PathBuf),
     MetricsTcp(SocketAddr),
@@ -109,6 +111,7 @@ impl Door {
             Self::Tcp(_)
             | Self::Descriptor(_)
             | Self::VhostUserDescriptor(..)
+            | Self::Ublk(..)
             | Self::MetricsTcp(_) => return Ok(()),
         };
         if path.as_os_str().is_empty() {
@@ -221,6 +224,14 @@ impl Server {
         self.door(Door::VhostUserDescriptor(socket, export.into(), options))
     }
 
+    /// Offers the export of this name as a disk of this machine, `/dev/ublkbN`, by the kernel's
+    /// ublk driver (Linux 6.4). The disk is there while the server runs. It has the size that the
+    /// volume has now.
+    #[must_use]
+    pub fn ublk(self, export: impl Into<String>, options: UblkOptions) -> Self {
+        self.door(Door::Ublk(export.into(), options))
+    }
+
     /// Accepts commands of [`Control`](crate::Control) on a Unix socket like that of
     /// [`Server::unix`]. Commands other than `status` need volumes opened with
     /// [`Options::controlled`].
@@ -317,8 +328,8 @@ impl Server {
             return Err(Error::options(Path::new("server"), problem));
         }
         if self.doors.is_empty() {
-            let problem = "a server needs a socket: `unix`, `tcp`, `descriptor`, `vhost_user`, \
-                           `control`, `metrics_unix` or `metrics_tcp`";
+            let problem = "a server needs a socket or a disk: `unix`, `tcp`, `descriptor`, \
+                           `vhost_user`, `ublk`, `control`, `metrics_unix` or `metrics_tcp`";
             return Err(Error::options(Path::new("server"), problem));
         }
         self.doors.iter().try_for_each(Door::check)?;
@@ -344,8 +355,9 @@ impl Server {
         }
         let addresses = Vec::new();
         let metrics = Vec::new();
+        let disks = Vec::new();
         let mut listening =
-            Listening { server, names, addresses, metrics, targets, devices, has_throttles };
+            Listening { server, names, addresses, metrics, disks, targets, devices, has_throttles };
         let devices = Arc::clone(&listening.devices);
         for door in self.doors {
             listening.open(door, &devices)?;
@@ -381,6 +393,8 @@ pub struct Listening {
     names: Vec<String>,
     addresses: Vec<SocketAddr>,
     metrics: Vec<SocketAddr>,
+    /// Paths of the disks, by the names of their exports.
+    disks: Vec<(String, String)>,
     /// The program's own targets that the volumes may use.
     targets: Vec<&'static str>,
     devices: Arc<Devices>,
@@ -398,6 +412,21 @@ impl Listening {
     #[must_use]
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics
+    }
+
+    /// The paths of the disks of [`Server::ublk`], each behind the name of its export.
+    #[must_use]
+    pub fn disks(&self) -> &[(String, String)] {
+        &self.disks
+    }
+
+    /// Shows the disks of [`Server::ublk`] to this machine. Without this call [`Listening::run`]
+    /// does it: a program that says what it serves wants to know before.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn start_disks(&mut self) -> Result<(), Error> {
+        contained_with(&self.targets, || Ok(self.server.start_disks()?))
     }
 
     /// The server for a thread that changes its exports while it runs. Limits of exports that have
@@ -434,6 +463,11 @@ impl Listening {
             Door::VhostUserDescriptor(socket, name, options) => {
                 let export = position(&self.names, &name, "vhost_user_descriptor")?;
                 server.listen_vhost_user_fd(socket, export, &options)?;
+            }
+            Door::Ublk(name, options) => {
+                let export = position(&self.names, &name, "ublk")?;
+                let place = server.add_ublk(export, &options)?;
+                self.disks.push((name, place));
             }
             Door::Control(path) => {
                 let devices = Arc::clone(devices);

@@ -37,7 +37,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use blockyard::RateLimits;
+use blockyard::{RateLimits, UblkOptions};
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::server::CONNECTIONS_MAX;
@@ -97,7 +97,7 @@ pub(crate) struct Config {
 }
 
 /// One export: a volume under a name.
-// 14 fields: one for each group of keys.
+// 15 fields: one for each group of keys.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
     /// Name for clients.
@@ -126,6 +126,8 @@ pub(crate) struct ExportSpec {
     pub(crate) aliases: Vec<Alias>,
     /// It is a disk of a virtual machine too.
     pub(crate) disk: Option<DiskSpec>,
+    /// It is a disk of this machine too.
+    pub(crate) ublk: Option<UblkOptions>,
     /// Its text in a configuration, without limits; `None` if options describe it.
     pub(crate) text: Option<Box<ExportText>>,
 }
@@ -247,6 +249,7 @@ impl Config {
             .socket
             .map(|socket| if is_private(&socket) { socket } else { folder.join(socket) });
         check_sockets(socket.as_deref(), &exports).map_err(|failure| failure.at(place))?;
+        check_ublk(&exports).map_err(|failure| failure.at(place))?;
         Ok(Self {
             socket,
             listen: parsed.listen,
@@ -340,6 +343,19 @@ fn check_sockets(nbd: Option<&Path>, exports: &[ExportSpec]) -> Result<(), Failu
             return Err(Failure::failed(format!(
                 "the socket {} is named twice; give each `vhost_user` its own path",
                 path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A disk of this machine belongs to one volume.
+fn check_ublk(exports: &[ExportSpec]) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    for number in exports.iter().filter_map(|export| export.ublk.as_ref()?.number) {
+        if !seen.insert(number) {
+            return Err(Failure::failed(format!(
+                "`ublk = {number}` is there twice; give each disk its own number, or `ublk = true`"
             )));
         }
     }

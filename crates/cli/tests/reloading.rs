@@ -189,6 +189,7 @@ fn mistake_in_the_configuration_changes_nothing() {
             "[exports.new]\nvolume = 'new'\nkey_file = 'pass'\nvhost_user = 'no/folder'\n",
             "`vhost_user`",
         ),
+        ("[exports.new]\nvolume = 'new'\nkey_file = 'pass'\nublk = 3\n", "`ublk`"),
     ] {
         lab.write("c.toml", format!("{HEAD}{exports}"));
         let said = lab.refused(&["reload", "c"], 1);

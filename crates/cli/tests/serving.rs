@@ -52,6 +52,20 @@ fn server_says_one_line_with_a_uri_that_works() {
 }
 
 #[test]
+fn disk_of_this_machine_without_ublk_is_refused_with_the_remedy_before_the_passphrase() {
+    let lab = Lab::new();
+    if std::path::Path::new("/dev/ublk-control").exists() {
+        return;
+    }
+    // The key file does not exist.
+    let said = lab.refused(&["serve", "vol", "-d", "missing", "--ublk"], 1);
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert!(said.contains("modprobe ublk_drv") && said.contains(release.trim()), "{said}");
+    let said = lab.refused(&["serve", "vol", "--ublk=3", "--run", "true"], 1);
+    assert!(said.contains("--run"), "{said}");
+}
+
+#[test]
 fn flags_of_the_export_follow_the_options() {
     let lab = Lab::new();
     lab.volume("vol");

@@ -49,6 +49,7 @@ pub mod threads;
 pub mod throttle;
 mod timers;
 pub mod tls;
+mod ublk;
 pub mod usage;
 mod user_data;
 mod vhost_user;

@@ -6,7 +6,8 @@
 //!
 //! [`nbd`] is the server side of NBD, [`nbd::client`] its client side. [`vhost_user`] is the back
 //! end of a virtual machine's disk, [`virtio_queue`] and [`virtio_blk`] are the machine's requests.
-//! [`http`] serves metrics to a scraper.
+//! [`ublk`] is the kernel's interface to disks that programs serve. [`http`] serves metrics to a
+//! scraper.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ extern crate std;
 
 pub mod http;
 pub mod nbd;
+pub mod ublk;
 pub mod vhost_user;
 pub mod virtio_blk;
 pub mod virtio_queue;

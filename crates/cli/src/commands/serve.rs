@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! options or --config -> read headers, get passphrases -> signals into a descriptor
-//! -> derive keys, start workers -> listen -> "serving …", --pid-file, --run -> sandbox, READY=1
+//! -> derive keys, start workers -> listen -> --pid-file, "serving …", --run -> sandbox, --ublk,
+//! READY=1
 //! -> until a signal, or the end of --run: drain, flush
 //! ```
 //!
@@ -22,23 +23,23 @@ use blockyard::sandbox::Parts;
 use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
 use blockyard_host::log::{catch_up, never_wait};
 use blockyard_host::process::CollectedSignal;
-use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
+use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL, check_ublk};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, RateArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names};
-use crate::disk_spec::{DiskSocket, disk_name};
+use crate::disk_spec::{DiskSocket, disk_name, ublk_options};
 use crate::failure::{Failure, printable};
 use crate::key::StdinUse;
 use crate::nbd::{self, split_host_port};
 use crate::output::{InUse, say};
 use crate::scheduling::{Alias, checked_minimum_block};
-use crate::size::human_size;
 use crate::volume_spec::Prepared;
 
 mod activation;
+mod announcement;
 mod fixed;
 pub(crate) mod foreign;
 mod lifetime;
@@ -51,6 +52,7 @@ pub(crate) mod tls;
 mod vhost_user;
 
 use activation::Activated;
+use announcement::announcement;
 use fixed::Fixed;
 use lifetime::{LifetimeArgs, PidFile, Running};
 use log::LogArgs;
@@ -64,7 +66,7 @@ use vhost_user::VhostUserArgs;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 45] = [
+const OF_ONE_VOLUME: [&str; 46] = [
     "iops_limit",
     "bps_limit",
     "burst",
@@ -108,11 +110,12 @@ const OF_ONE_VOLUME: [&str; 45] = [
     "ioprio",
     "alias",
     "vhost_user",
+    "ublk",
     "fd",
     "blk_file",
 ];
 
-/// Serve volumes as network block devices (NBD) and as disks of virtual machines
+/// Serve volumes as network block devices (NBD) and as disks, of virtual machines or of this one
 ///
 /// The server runs until SIGTERM or SIGINT, then completes requests of clients, flushes and exits;
 /// a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a command.
@@ -220,6 +223,12 @@ struct ExportArgs {
     /// destroy all of a sector in writing: see docs/targets/crypt.md]
     #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
     minimum_block: Option<u32>,
+
+    /// Make the volume the disk /dev/ublkbN of this machine, of any number without N; needs the
+    /// kernel's ublk (Linux 6.4): see docs/ublk.md
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
+          conflicts_with_all = ["disk_socket", "run"])]
+    ublk: Option<Option<u32>>,
 }
 
 /// Volumes to serve, and addresses.
@@ -303,10 +312,14 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     // Dropped after the server, whose socket it holds.
     let _folder = plan.make_private_socket()?;
     let (listening, servers) = plan.listen(&volumes, in_use)?;
-    for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        announcement(spec, volume, &servers, &plan.fixed.tls).iter().for_each(|line| say(line));
-    }
+    // Before the line that programs wait for.
     let pid_file = plan.pid_file.as_ref().map(|path| PidFile::write(path)).transpose()?;
+    for (spec, volume) in plan.exports.iter().zip(&volumes) {
+        if spec.ublk.is_none() {
+            let tls = &plan.fixed.tls;
+            announcement(spec, volume, &servers, None, tls).iter().for_each(|line| say(line));
+        }
+    }
     let serving = Serving { args: &args, plan, volumes, outside: outside.as_ref() };
     let code = serve(serving, listening, (stop, reload), &servers);
     drop(pid_file);
@@ -317,7 +330,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
 /// Serves on sockets that listen, beside the command of `--run`.
 fn serve(
     serving: Serving<'_>,
-    listening: Listening,
+    mut listening: Listening,
     (stop, reload): (StopSignal, CollectedSignal),
     servers: &[nbd::Server],
 ) -> Result<ExitCode, Failure> {
@@ -331,7 +344,9 @@ fn serve(
     let running = running.transpose()?;
     service_manager::connect();
     let limited = outside.map_or(Ok(()), |outside| serving.limit(outside, running.as_ref()));
-    let recorded = limited.and_then(|()| serving.follow_reloads(&listening, servers, reload));
+    // Their clients are all programs of this machine, so they come after the limits.
+    let started = limited.and_then(|()| serving.start_disks(&mut listening, servers));
+    let recorded = started.and_then(|()| serving.follow_reloads(&listening, servers, reload));
     let stop = recorded.and_then(|recorded| match &running {
         None => Ok((stop, recorded)),
         Some(running) => match stop.or_readable(&running.end) {
@@ -451,14 +466,19 @@ impl Plan {
         let control = args.control.clone().or(config.control);
         let metrics = args.metrics.clone().or(config.metrics);
         let Config { exports, limit_groups, max_connections, .. } = config;
-        let has_disk = exports.iter().any(|export| export.disk.is_some());
+        let has_ublk = exports.iter().any(|export| export.ublk.is_some());
+        if has_ublk {
+            check_ublk()?;
+        }
+        let has_disk = has_ublk || exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
         if !has_nbd && !has_disk && args.lifetime.run.is_some() {
             socket = Some(PathBuf::from("-"));
         } else if !has_nbd && !has_disk {
             return Err(Failure::failed(
                 "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with \
-                 --listen HOST:PORT, or the socket of a virtual machine with --vhost-user PATH",
+                 --listen HOST:PORT, the socket of a virtual machine with --vhost-user PATH, or \
+                 a disk of this machine with --ublk",
             ));
         }
         check_passed_once(&exports, &activated)?;
@@ -543,6 +563,9 @@ impl Plan {
         let tcp_place = servers.len();
         for spec in &self.exports {
             server = with_disk(server, spec)?;
+            if let Some(options) = &spec.ublk {
+                server = server.ublk(&spec.name, options.clone());
+            }
         }
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
@@ -652,6 +675,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let volume = volume.map_err(|failure| foreign::hinted(failure, args))?;
     let limits = args.rate.limits().map_err(|problem| Failure::failed(problem).at("--burst"))?;
     let disk = args.vhost_user.disk(disk_name(&name, &volume.path))?;
+    let ublk = args.export.ublk.map(|number| ublk_options(number, &volume.path, &volume.place));
     let export = ExportSpec {
         name,
         volume,
@@ -666,6 +690,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         rate: RateSpec::of(limits),
         aliases: args.scheduling.aliases(),
         disk,
+        ublk,
         text: None,
     };
     check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;
@@ -725,37 +750,6 @@ fn reachable_host(address: &SocketAddr) -> String {
 
 fn absolute(socket: &Path) -> PathBuf {
     std::path::absolute(socket).unwrap_or_else(|_| socket.to_path_buf())
-}
-
-/// Volumes and their addresses: one line each, and one for each other name.
-fn announcement(
-    spec: &ExportSpec,
-    volume: &Volume,
-    servers: &[nbd::Server],
-    tls: &TlsArgs,
-) -> Vec<String> {
-    let at = |export: &str| {
-        let uri = |server| tls.uri(server, export).to_string();
-        servers.iter().map(uri).collect::<Vec<_>>().join(" and ")
-    };
-    let path = spec.volume.path.display();
-    let aliases = spec.aliases.iter().filter(|_| !servers.is_empty()).map(|alias| {
-        format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
-    });
-    let disk = spec.disk.as_ref();
-    let vhost_user = disk.map(|disk| disk.socket.to_string());
-    let nbd = (!servers.is_empty()).then(|| at(&spec.name));
-    let places: Vec<_> = nbd.into_iter().chain(vhost_user).collect();
-    let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
-    let itself = format!(
-        "serving {path} ({}, {}{}{}) at {}",
-        human_size(volume.len()),
-        volume.describe(),
-        elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
-        if volume.is_read_only() { ", read-only" } else { "" },
-        places.join(" and ")
-    );
-    std::iter::once(itself).chain(aliases).collect()
 }
 
 #[cfg(test)]

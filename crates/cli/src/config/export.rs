@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use blockyard::DeviceOptions;
 use blockyard::keys::{KeyCommand, TokenChoice};
+use blockyard::{DeviceOptions, Place, UblkOptions};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -16,14 +16,16 @@ use serde::Deserialize;
 
 use super::{ExportSpec, of_key};
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
-use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
+use crate::disk_spec::{
+    DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name, ublk_options,
+};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
 use crate::size::parse_size;
 use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
-// 56 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 57 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -75,6 +77,7 @@ pub(crate) struct ExportText {
     num_queues: Option<u16>,
     queue_size: Option<u16>,
     poll: Option<String>,
+    ublk: Option<UblkText>,
     cipher: Option<String>,
     key_size: Option<u32>,
     hash: Option<String>,
@@ -119,6 +122,14 @@ enum HeaderCopyText {
     Secondary,
 }
 
+/// The number of a disk of this machine, or whether there is one of any number.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "`ublk` is true, false or the number of a disk")]
+enum UblkText {
+    Any(bool),
+    Number(u32),
+}
+
 /// A size as a number of bytes or as text with a suffix.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
@@ -140,6 +151,7 @@ impl ExportText {
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
         let rate = self.rate()?;
         let disk = self.disk(folder, disk_name(&name, &path))?;
+        let ublk = self.ublk(&path, &place)?;
         let text = self.clone().without_limits();
         Ok(ExportSpec {
             name,
@@ -155,6 +167,7 @@ impl ExportText {
             rate,
             aliases: self.aliases()?,
             disk,
+            ublk,
             text: Some(Box::new(text)),
         })
     }
@@ -182,6 +195,21 @@ impl ExportText {
         let polling = polling.map_err(|error: String| of_key("poll", &error))?.unwrap_or_default();
         let options = DeviceOptions { name, queues, ring_len_max, polling };
         Ok(Some(DiskSpec { socket: DiskSocket::Path(folder.join(path)), options }))
+    }
+
+    fn ublk(&self, volume: &Path, place: &Place) -> Result<Option<UblkOptions>, Failure> {
+        let number = match self.ublk {
+            None | Some(UblkText::Any(false)) => return Ok(None),
+            Some(UblkText::Any(true)) => None,
+            Some(UblkText::Number(number)) => Some(number),
+        };
+        if self.vhost_user.is_some() {
+            return Err(Failure::failed(
+                "`ublk` and `vhost_user` together would give the disk to this machine and to a \
+                 virtual one, which destroys its file system; remove one of them",
+            ));
+        }
+        Ok(Some(ublk_options(number, volume, place)))
     }
 
     fn scheduling(&self) -> Result<Scheduling, Failure> {

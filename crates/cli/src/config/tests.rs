@@ -1,6 +1,6 @@
 //! Tests of the configuration.
 
-use blockyard::{DeviceOptions, Polling};
+use blockyard::{DeviceOptions, Polling, UblkOptions};
 use blockyard_engine::elevator::ElevatorSpec;
 
 use super::*;
@@ -89,6 +89,27 @@ fn config_with_disks_has_what_the_options_have() {
     let polling = Polling::Always;
     let home = DeviceOptions { name: "home".into(), queues: 4, ring_len_max: 128, polling };
     assert_eq!([&disks[0].options, &disks[1].options], [&usual, &home]);
+}
+
+#[test]
+fn config_with_disks_of_this_machine_has_their_numbers_and_volumes() {
+    let config = parse(
+        "[exports.a]\nvolume = 'a'\nublk = 3\npartition = '2'\n[exports.b]\nvolume = '/b'\n\
+         ublk = true\n[exports.c]\nvolume = 'c'\nublk = false\n",
+    )
+    .unwrap();
+    let disks: Vec<_> = config.exports.iter().map(|export| export.ublk.clone()).collect();
+    let disk = |number, identity: &str| Some(UblkOptions { number, identity: identity.into() });
+    assert_eq!(disks, [disk(Some(3), "/etc/yard/a\npartition 2"), disk(None, "/b"), None]);
+    for (second, problem) in [
+        ("ublk=3", "`ublk = 3` is there twice"),
+        ("ublk=4\nvhost_user='v'", "`ublk` and `vhost_user` together"),
+        ("ublk=-1", "`ublk` is true, false or the number of a disk"),
+    ] {
+        let first = "[exports.a]\nvolume='a'\nublk=3\n";
+        let message = refusal(&format!("{first}[exports.b]\nvolume='b'\n{second}\n"));
+        assert!(message.contains(problem), "{message}");
+    }
 }
 
 #[test]

@@ -46,6 +46,7 @@ use crate::log::{Event, Kind};
 use crate::memory::Budget;
 use crate::poll;
 use crate::process::StopSignal;
+use crate::ublk::{self, Served};
 use crate::volume::Volume;
 
 pub use access::SocketAccess;
@@ -63,6 +64,8 @@ use listen::Listener;
 pub use listen::inherited_unix_socket;
 use threads::{Ends, Threads};
 use waiting::{Limits, Waiting};
+
+pub use crate::ublk::{UblkOptions, check as check_ublk};
 
 /// Limit of connections; each has a thread.
 pub const CONNECTIONS_MAX: usize = 1024;
@@ -120,7 +123,7 @@ pub(crate) struct Shared {
 }
 
 /// Volumes and listening sockets.
-// 13 fields: the exports, the sockets, and the clients of each kind of socket.
+// 14 fields: the exports, the sockets, and the clients of each kind of socket.
 pub struct Server {
     shared: Arc<Shared>,
     catalogue: Catalogue,
@@ -138,6 +141,8 @@ pub struct Server {
     controls: Vec<Control>,
     /// Sockets of virtual machines.
     devices: Vec<DeviceDoor>,
+    /// Disks of this machine.
+    disks: Vec<ublk::Disk>,
     ends: Ends,
     /// End of the pause of accepting.
     paused_until: Option<Instant>,
@@ -195,6 +200,7 @@ impl Server {
             connections: Threads::new("connection", ends.clone()),
             controls: Vec::new(),
             devices: Vec::new(),
+            disks: Vec::new(),
             ends,
             paused_until: None,
         })
@@ -272,6 +278,36 @@ impl Server {
         Ok(())
     }
 
+    /// Offers an export as a disk of this machine, by the kernel's ublk driver; returns its path.
+    /// The disk comes with [`Server::start_disks`].
+    ///
+    /// # Errors
+    /// The kernel has no ublk, this user may not use it, or another server has the disk.
+    ///
+    /// # Panics
+    /// No export has this number.
+    pub fn add_ublk(&mut self, export: usize, options: &UblkOptions) -> Result<String, Error> {
+        let export = &self.catalogue.served[export];
+        let served = Served {
+            name: export.name.clone(),
+            volume: Arc::clone(&export.volume),
+            priority: export.priority,
+            throttle: export.throttle.clone(),
+        };
+        let disk = ublk::Disk::new(&served, options)?;
+        let place = disk.place();
+        self.disks.push(disk);
+        Ok(place)
+    }
+
+    /// Shows the disks of [`Server::add_ublk`] to this machine, as [`Server::run`] does otherwise.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn start_disks(&mut self) -> Result<(), Error> {
+        self.disks.iter_mut().try_for_each(ublk::Disk::start)
+    }
+
     /// Answers control requests on a Unix socket like that of [`Server::listen_unix`]: each
     /// connection sends a line, and `answer` produces the reply.
     ///
@@ -318,6 +354,7 @@ impl Server {
     /// A volume cannot be flushed, or a flush failed before: data may not be on stable storage. Or
     /// the system cannot wait for clients: the server then stops as if by `stop`.
     pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
+        self.start_disks()?;
         let waited = self.serve_until(stop);
         if waited.is_ok() {
             stop.take();
@@ -331,6 +368,9 @@ impl Server {
         let volumes = self.catalogue.volumes();
         let asked: Vec<_> = volumes.iter().flat_map(|volume| volume.stop()).collect();
         self.drain();
+        // Before the flush: the kernel may write meanwhile.
+        let stopped = self.disks.drain(..).map(|mut disk| disk.stop());
+        let stopped = stopped.fold(Ok(()), Result::and);
         // The flush shows their errors.
         asked.into_iter().for_each(|asked| drop(asked.answer()));
         // Before waiting for control answers: a hanging answer costs no data.
@@ -340,7 +380,7 @@ impl Server {
         let flushed = flush_all(&all);
         let deadline = Instant::now() + ANSWERS_LIMIT;
         self.controls.drain(..).for_each(|control| control.end(deadline));
-        flushed.and(waited)
+        flushed.and(waited).and(stopped)
     }
 
     fn serve_until(&mut self, stop: &StopSignal) -> Result<(), Error> {

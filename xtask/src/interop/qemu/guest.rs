@@ -30,12 +30,34 @@ impl Guest {
         disk: &Path,
         more: &[&str],
     ) -> Result<Guest> {
+        let disk = format!("socket,id=disk,path={},reconnect-ms=100", disk.display());
+        let device = "vhost-user-blk-pci,chardev=disk,num-queues=2";
+        let words = ["-chardev", &disk, "-device", device];
+        Guest::start_with(lab, program, name, script, &[&words, more].concat())
+    }
+
+    /// Like [`Guest::start`], with an image as the disk, whose discarded ranges are dropped.
+    pub(super) fn start_on_image(
+        lab: &Lab,
+        program: &Program,
+        name: &str,
+        script: &str,
+        image: &Path,
+    ) -> Result<Guest> {
+        let disk = format!("file={},format=raw,if=virtio,discard=unmap", image.display());
+        Guest::start_with(lab, program, name, script, &["-drive", &disk])
+    }
+
+    fn start_with(
+        lab: &Lab,
+        program: &Program,
+        name: &str,
+        script: &str,
+        more: &[&str],
+    ) -> Result<Guest> {
         let console = lab.path(&format!("{name}.console"));
         let monitor = lab.path(&format!("{name}.qmp"));
         let mut qemu = program.command(script)?;
-        let disk = format!("socket,id=disk,path={},reconnect-ms=100", disk.display());
-        qemu.args(["-chardev", &disk]);
-        qemu.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
         qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
         qemu.args(["-serial", "stdio"]).args(more);
         let out = File::create(&console)?;

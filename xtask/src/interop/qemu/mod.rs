@@ -1,6 +1,7 @@
 //! Guests of QEMU (without KVM: slow and everywhere) whose disk is our vhost-user socket: a file
-//! system, servers that are killed under load, and migration under load. The guest verifies what it
-//! reads, and `dump` must read what the guest read last.
+//! system, servers that are killed under load, and migration under load. One guest has our server
+//! inside of it, as a disk of its own kernel. The guest verifies what it reads, and `dump` must
+//! read what the guest read last.
 
 mod guest;
 mod program;
@@ -31,12 +32,16 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Looks of QEMU at the dirty memory after which all memory has been copied.
 const COPIES: u64 = 3;
 
+/// Parts of the script of ublk.
+const UBLK_PARTS: usize = 10;
+
 /// Passes of all writers between two kills, and before and after a migration.
 const PASSES: usize = 6;
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     const NAME: &str = "QEMU guest on a vhost-user disk";
-    if !cases.wants_some(NAME) {
+    const UBLK: &str = "QEMU guest whose kernel has our server as a disk (ublk)";
+    if !cases.wants_some(NAME) && !cases.wants_some(UBLK) {
         return;
     }
     let program = program::get(lab);
@@ -49,6 +54,10 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     case("files", &|program| files(lab, program));
     case("killed servers", &|program| kills(lab, program, rounds.div_ceil(2)));
     case("migration", &|program| migration(lab, program));
+    cases.run(UBLK, || match &program {
+        Ok(program) => ublk(lab, program),
+        Err(error) => Ok(skipped(&format!("{error:#}"))),
+    });
 }
 
 /// One line for a machine without QEMU's packages: their last complaint.
@@ -156,6 +165,24 @@ fn migrate(source: &mut Guest, way: &str) -> Result<String> {
     let state = reaches(&mut qmp, u64::MAX);
     ensure!(state["status"] == "completed", "the migration did not complete: {state}");
     Ok(format!("moved in {} ms, stopped for {} ms", state["total-time"], state["downtime"]))
+}
+
+/// Our server is in the guest and makes its disk a disk of the guest's kernel. The script says what
+/// it has tried.
+fn ublk(lab: &Lab, program: &Program) -> Result<String> {
+    let recipe = Recipe { name: "qemu-ublk", maker: Maker::Blockyard, options: "" };
+    let volume = recipe.make(lab)?;
+    let program = program.with_blockyard(lab)?;
+    let mut guest = Guest::start_on_image(lab, &program, "ublk", "ublk.sh", &volume.image)?;
+    let said = guest.wait()?;
+    let failed: Vec<_> = said.lines().filter(|line| line.contains(" failed ")).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    ensure!(said.contains("@ done"), "the guest did not finish: {}", tools::tail(&said));
+    let parts = said.lines().filter_map(|line| line.strip_prefix("@ ")?.strip_suffix(" ok"));
+    let parts: Vec<_> = parts.collect();
+    ensure!(parts.len() == UBLK_PARTS, "only {} were tried", parts.join(", "));
+    same_in_dump(lab, volume.command(lab, "dump")?, &verdict(&said, "disk")?)?;
+    Ok(format!("{}; dump reads what the guest read", parts.join(", ")))
 }
 
 fn volume(lab: &Lab, name: &'static str) -> Result<Volume> {

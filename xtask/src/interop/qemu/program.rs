@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The files of a guest.
+#[derive(Clone)]
 pub(super) struct Program {
     root: PathBuf,
     kernel: PathBuf,
     archive: PathBuf,
+    memory: &'static str,
 }
 
 /// Unpacks QEMU if it is not there yet, and writes the archive with the scripts and files of this
@@ -34,9 +36,14 @@ pub(super) fn get(lab: &Lab) -> Result<Program> {
     super::make_tree(lab)?;
     tools::run(tools::tool("cp").arg("-r").arg(lab.path("tree")).arg(&work))?;
     let archive = lab.path("qemu.cpio");
-    let mut pack = tools::tool("bash");
-    tools::run(pack.arg(scripts.join("initramfs.sh")).arg(&root).arg(&work).arg(&archive))?;
-    Ok(Program { root, kernel, archive })
+    pack(&root, &work, &archive)?;
+    Ok(Program { root, kernel, archive, memory: "256M" })
+}
+
+/// Writes an archive for guests.
+fn pack(root: &Path, work: &Path, archive: &Path) -> Result<()> {
+    let script = tools::root().join("tests/qemu/initramfs.sh");
+    tools::run(tools::tool("bash").arg(script).arg(root).arg(work).arg(archive)).map(drop)
 }
 
 /// The kernel of the unpacked packages, or the machine's if its package was installed already.
@@ -54,6 +61,19 @@ fn kernel(root: &Path) -> Result<PathBuf> {
 }
 
 impl Program {
+    /// The same guests with our binary, which serves their own disk.
+    pub(super) fn with_blockyard(&self, lab: &Lab) -> Result<Program> {
+        let work = lab.path("qemu-ublk");
+        tools::run(tools::tool("cp").arg("-r").arg(lab.path("qemu")).arg(&work))?;
+        fs::copy(tools::root().join("tests/qemu/ublk.sh"), work.join("ublk.sh"))?;
+        fs::copy(lab.pass(), work.join("pass"))?;
+        fs::copy(lab.binary(), work.join("blockyard"))?;
+        let archive = lab.path("qemu-ublk.cpio");
+        pack(&self.root, &work, &archive)?;
+        // The archive is in memory twice while it is unpacked.
+        Ok(Program { archive, memory: "768M", ..self.clone() })
+    }
+
     /// QEMU with a kernel that runs this script, without a disk.
     pub(super) fn command(&self, script: &str) -> Result<Command> {
         let unpacked = self.root.join("usr/bin/qemu-system-x86_64");
@@ -64,9 +84,10 @@ impl Program {
             qemu.arg("-L").arg(self.root.join("usr/share").join(folder));
         }
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        qemu.args(["-accel", "tcg", "-smp", "2", "-m", "256M"]);
+        qemu.args(["-accel", "tcg", "-smp", "2", "-m", self.memory]);
         qemu.args(["-machine", "q35,memory-backend=memory"]);
-        qemu.args(["-object", "memory-backend-memfd,id=memory,size=256M,share=on"]);
+        let memory = format!("memory-backend-memfd,id=memory,size={},share=on", self.memory);
+        qemu.args(["-object", &memory]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.archive);
         // Pages that the guest clears before the disk fills them would hide a gap in the log.
         let words = "console=ttyS0 quiet loglevel=4 panic=-1 init_on_alloc=0";

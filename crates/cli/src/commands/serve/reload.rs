@@ -180,6 +180,7 @@ impl Reloader {
         let mut groups = current.limit_groups.clone();
         groups.extend(config.limit_groups);
         let plan = Plan::of(current, config.exports, &groups);
+        plan.check_ublk()?;
         let (opened, later) = self.open_new(&plan)?;
         // From here on the configuration holds.
         let mut served = plan.kept.clone();
@@ -293,7 +294,8 @@ impl Reloader {
         let errors = self.live.change(&order, server.protect(in_use))?;
         for (spec, volume) in opened {
             let tls = &self.fixed.tls;
-            announcement(spec, volume, &self.servers, tls).iter().for_each(|line| say(line));
+            let lines = announcement(spec, volume, &self.servers, None, tls);
+            lines.iter().for_each(|line| say(line));
         }
         *served = after;
         Ok(errors.iter().map(ToString::to_string).collect())
@@ -387,6 +389,18 @@ impl Plan {
         let stays = |one: &&Arc<ExportSpec>| kept.iter().any(|spec| spec.name == one.name);
         let leaving = current.exports.iter().filter(|one| !stays(one)).cloned().collect();
         Self { kept, added, replaced, leaving, limited }
+    }
+
+    /// A disk of this machine stays as it is, because programs of this machine have it open.
+    fn check_ublk(&self) -> Result<(), Failure> {
+        let changed = self.added.iter().chain(&self.replaced).chain(&self.leaving);
+        match changed.into_iter().find(|spec| spec.ublk.is_some()) {
+            None => Ok(()),
+            Some(spec) => Err(Failure::failed(format!(
+                "exports.{}: a disk of `ublk` comes, changes and goes with a restart only",
+                printable(&spec.name)
+            ))),
+        }
     }
 
     fn outcome(self, warnings: Vec<String>) -> Reloaded {

@@ -1,0 +1,63 @@
+//! The lines that say what is served, and where.
+
+use blockyard::{Listening, Volume};
+
+use super::Serving;
+use super::tls::TlsArgs;
+use crate::config::ExportSpec;
+use crate::failure::Failure;
+use crate::nbd;
+use crate::output::say;
+use crate::size::human_size;
+
+impl Serving<'_> {
+    /// Shows the disks of this machine, and says where they are.
+    pub(super) fn start_disks(
+        &self,
+        listening: &mut Listening,
+        servers: &[nbd::Server],
+    ) -> Result<(), Failure> {
+        listening.start_disks()?;
+        let tls = &self.plan.fixed.tls;
+        for (name, path) in listening.disks() {
+            let exports = self.plan.exports.iter().zip(&self.volumes);
+            for (spec, volume) in exports.filter(|(spec, _)| spec.name == *name) {
+                let lines = announcement(spec, volume, servers, Some(path), tls);
+                lines.iter().for_each(|line| say(line));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Volumes and their addresses: one line each, and one for each other name.
+pub(super) fn announcement(
+    spec: &ExportSpec,
+    volume: &Volume,
+    servers: &[nbd::Server],
+    disk_path: Option<&String>,
+    tls: &TlsArgs,
+) -> Vec<String> {
+    let at = |export: &str| {
+        let uri = |server| tls.uri(server, export).to_string();
+        servers.iter().map(uri).collect::<Vec<_>>().join(" and ")
+    };
+    let path = spec.volume.path.display();
+    let aliases = spec.aliases.iter().filter(|_| !servers.is_empty()).map(|alias| {
+        format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
+    });
+    let disk = spec.disk.as_ref();
+    let vhost_user = disk.map(|disk| disk.socket.to_string());
+    let nbd = (!servers.is_empty()).then(|| at(&spec.name));
+    let places: Vec<_> = nbd.into_iter().chain(vhost_user).chain(disk_path.cloned()).collect();
+    let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
+    let itself = format!(
+        "serving {path} ({}, {}{}{}) at {}",
+        human_size(volume.len()),
+        volume.describe(),
+        elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
+        if volume.is_read_only() { ", read-only" } else { "" },
+        places.join(" and ")
+    );
+    std::iter::once(itself).chain(aliases).collect()
+}

@@ -1,0 +1,186 @@
+# Runs in the guest: serves the LUKS2 volume /dev/vda as disks of this kernel (ublk). It prints "@ NAME ok" for each
+# part, or "@ NAME failed WHY"; in the end "@ disk read SHA256" of the whole disk, or "@ disk failed WHY".
+# The volume has blocks of 4096 bytes and is a multiple of 16 MiB long.
+log=/run/log
+disk=/dev/ublkb3
+queue=/sys/block/ublkb3/queue
+luks="/dev/vda --key-file pass"
+plain="--type plain --cipher aes-xts-plain64 --key-size 256 --key-file /run/key"
+# Not those of busybox, which know less.
+blkdiscard=/usr/sbin/blkdiscard
+dd=/usr/sbin/dd
+setpriv=/usr/sbin/setpriv
+# The archive of the guest has a root for its owner only.
+chmod 755 /
+
+why() { tr '\n' ' ' <"$log"; }
+part() {
+    name=$1
+    shift
+    if "$@" 2>/run/errors </dev/null >/run/said; then
+        echo "@ $name ok"
+    else
+        echo "@ $name failed $(tr '\n' ' ' </run/errors) $(tr '\n' ' ' </run/said) $(why)"
+    fi
+}
+serve() {
+    : >"$log"
+    ./blockyard serve "$@" >"$log" 2>&1 &
+    server=$!
+}
+# Waits until the server says that it serves; fails if it ends.
+is_up() {
+    while ! grep -q '^serving ' "$log"; do
+        kill -0 "$server" && usleep 50000 || return
+    done
+}
+refuses() { serve "$@" && ! wait "$server"; }
+says() { grep -q "$1" "$log"; }
+
+absent() { refuses $luks --ublk=3 && says 'modprobe ublk_drv'; }
+
+# The kernel knows what the volume can do, and the server is limited.
+facts() {
+    serve $luks --ublk=3 --allow-discards && is_up && says " at $disk\$" &&
+        grep -q '^Seccomp:.2$' "/proc/$server/status" &&
+        [ "$(cat $queue/logical_block_size) $(cat $queue/discard_max_bytes) $(cat $queue/write_zeroes_max_bytes)" = \
+            "4096 2147483648 134217728" ] &&
+        [ "$(cat $queue/fua) $(cat $queue/write_cache) $(cat $queue/../ro)" = "1 write back 0" ]
+}
+
+# Blocks that are dropped or cleared, beside others that stay.
+ranges() {
+    cat kernel.noise kernel.noise >/run/source &&
+        dd if=/run/source of=$disk bs=1M oflag=direct status=none &&
+        $blkdiscard -z -o 8192 -l 1228800 $disk &&
+        dd if=/dev/zero of=/run/source bs=4096 seek=2 count=300 conv=notrunc status=none &&
+        dd if=$disk iflag=direct bs=1M count=2 status=none | cmp - /run/source &&
+        $blkdiscard -o 1835008 -l 262144 $disk &&
+        dd if=$disk iflag=direct bs=256k count=7 status=none | cmp -n 1835008 - /run/source
+}
+
+# Write through each of the ways to stable storage.
+stable() {
+    $dd if=kernel.noise of=$disk bs=4096 count=4 oflag=direct,dsync conv=notrunc status=none &&
+        dd if=kernel.noise of=$disk bs=64k conv=fsync,notrunc status=none &&
+        dd if=$disk iflag=direct bs=64k count=16 status=none | cmp - kernel.noise
+}
+
+files() {
+    mkfs.ext4 -q -F $disk && mkdir -p /run/fs && mount $disk /run/fs && cp -r tree /run/fs/ &&
+        dd if=kernel.noise of=/run/fs/synced bs=64k conv=fsync status=none &&
+        umount /run/fs && e2fsck -fn $disk
+}
+
+# One writer rewrites its own MiB at the end of the disk, and reads it back past the page cache.
+write_until_stopped() {
+    round=0
+    cat kernel.noise kernel.noise >/run/source
+    while [ ! -e /run/stop ]; do
+        round=$((round + 1))
+        from=$(((round * 37 + $1 * 50) % 256))
+        at=$((size_mib - 1 - $1))
+        dd if=/run/source of=$disk bs=4096 skip=$from seek=$((at * 256)) count=256 conv=notrunc,fsync status=none &&
+            dd if=$disk iflag=direct bs=64k skip=$((at * 16)) count=16 status=none of="/run/read.$1" &&
+            cmp -n 1048576 "/run/read.$1" /run/source 0 $((from * 4096)) || echo "writer $1, round $round"
+        echo "$round" >"/run/round.$1"
+    done 2>"/run/errors.$1" >&2
+}
+passes() { cat /run/round.0 /run/round.1 2>/dev/null | awk '{ all += $1 } END { print all + 0 }'; }
+go_on() {
+    until=$(($(passes) + 4))
+    while [ "$(passes)" -lt $until ]; do usleep 50000; done
+}
+
+# Servers are killed under load. The file system stays mounted, and no request fails.
+kills() {
+    size_mib=$(($(blockdev --getsize64 $disk) / 1048576))
+    rm -f /run/stop /run/round.*
+    mount -o ro $disk /run/fs || return
+    write_until_stopped 0 &
+    one=$!
+    write_until_stopped 1 &
+    two=$!
+    for kill in 1 2 3; do
+        go_on && kill -9 "$server"
+        wait "$server"
+        serve $luks --ublk=3 --allow-discards && is_up || return
+    done
+    go_on
+    touch /run/stop
+    wait $one $two
+    cmp /run/fs/synced kernel.noise && umount /run/fs && ! cat /run/errors.0 /run/errors.1 | grep .
+}
+
+# A disk that waits is not given to another volume, nor to the same one with other properties.
+others() {
+    kill -9 "$server"
+    wait "$server"
+    truncate -s 80M /run/other && refuses /run/other $plain --ublk=3 &&
+        says 'served another volume' &&
+        refuses $luks --ublk=3 -r --allow-discards && says 'another size, block size, --read-only' &&
+        serve $luks --ublk=3 --allow-discards && is_up && e2fsck -fn $disk && serving=$server &&
+        refuses /run/other $plain --ublk=3 && says "process "
+}
+
+# The end of the server removes the disk.
+ends() {
+    sha=$(dd if=$disk iflag=direct bs=64k status=none | sha256sum) && kill "$serving" && wait "$serving" &&
+        ! [ -e $disk ] && ! [ -e /dev/ublkc3 ]
+}
+
+read_only() {
+    serve $luks --ublk -r && is_up && [ "$(cat /sys/block/ublkb0/ro)" = 1 ] &&
+        [ "$(cat /sys/block/ublkb0/queue/discard_max_bytes)" = 0 ] &&
+        ! dd if=kernel.noise of=/dev/ublkb0 bs=4096 count=1 oflag=direct conv=notrunc &&
+        [ "$(dd if=/dev/ublkb0 iflag=direct bs=64k status=none | sha256sum)" = "$sha" ] &&
+        kill "$server" && wait "$server"
+}
+
+# A user without privileges: first without the rules of udev, then with a loop in their place.
+user() { $setpriv --reuid 1000 --regid 1000 --clear-groups "$@"; }
+unprivileged() {
+    mkdir -p /run/user && cp blockyard /run/user && truncate -s 16M /run/user/volume && chown -R 1000 /run/user ||
+        return
+    (cd /run/user && ! user ./blockyard serve volume $plain --ublk >"$log" 2>&1) && says 'rules of udev' || return
+    chmod 666 /dev/ublk-control
+    while :; do
+        chown 1000 /dev/ublkc[0-9]* /dev/ublkb[0-9]*
+        usleep 50000
+    done 2>/dev/null &
+    udev=$!
+    for round in 1 2; do
+        : >"$log"
+        (cd /run/user && exec $setpriv --reuid 1000 --regid 1000 --clear-groups ./blockyard serve volume $plain \
+            --ublk=7 >"$log" 2>&1) &
+        server=$!
+        is_up || return
+        while ! user test -w /dev/ublkb7; do usleep 50000; done
+        if [ $round = 1 ]; then
+            user dd if=kernel.noise of=/dev/ublkb7 bs=64k conv=fsync,notrunc status=none || return
+            # The kernel keeps no disk of a user's dead server; the next one makes it again.
+            kill -9 "$server"
+        else
+            user dd if=/dev/ublkb7 iflag=direct bs=64k count=16 status=none | cmp - kernel.noise || return
+            kill "$server"
+        fi
+        wait "$server"
+    done
+    kill $udev
+    ! [ -e /dev/ublkb7 ] && ! [ -e /dev/ublkc7 ]
+}
+
+head -c 32 kernel.noise >/run/key
+part absent absent
+insmod /ublk_drv.ko
+part facts facts
+part ranges ranges
+part stable stable
+part files files
+part kills kills
+part others others
+part ends ends
+part read-only read_only
+part unprivileged unprivileged
+[ -n "$sha" ] && echo "@ disk read ${sha%% *}" || echo "@ disk failed to be read"
+echo "@ done"
