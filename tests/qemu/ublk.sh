@@ -137,6 +137,22 @@ read_only() {
         kill "$server" && wait "$server"
 }
 
+# Requests of a suspended volume wait until it is resumed, or fail at the end of the server. The writes change nothing.
+write_again() { $dd if=/run/first of=/dev/ublkb5 bs=4096 count=1 oflag=direct conv=notrunc & }
+waits() {
+    writer=$!
+    while ! grep -q '[1-9]' /sys/block/ublkb5/inflight; do usleep 50000; done
+    kill -0 $writer
+}
+suspended() {
+    serve $luks --ublk=5 --control /run/control && is_up &&
+        dd if=/dev/ublkb5 of=/run/first bs=4096 count=1 iflag=direct status=none &&
+        ./blockyard suspend /run/control && write_again && waits &&
+        ./blockyard resume /run/control && wait $writer &&
+        ./blockyard suspend /run/control && write_again && waits && kill "$server" && ! wait $writer && wait "$server" &&
+        ! [ -e /dev/ublkb5 ]
+}
+
 # A user without privileges: first without the rules of udev, then with a loop in their place.
 user() { $setpriv --reuid 1000 --regid 1000 --clear-groups "$@"; }
 unprivileged() {
@@ -181,6 +197,7 @@ part kills kills
 part others others
 part ends ends
 part read-only read_only
+part suspended suspended
 part unprivileged unprivileged
 [ -n "$sha" ] && echo "@ disk read ${sha%% *}" || echo "@ disk failed to be read"
 echo "@ done"
