@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use blockyard_protocol::vhost_user::{Addresses, MemoryRegion};
 use blockyard_protocol::virtio_queue::CHAIN_MAX;
 use rustix::fs::{MemfdFlags, memfd_create};
+use virtio_queue::{Queue as OtherQueue, QueueT};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
 use super::*;
 
@@ -76,6 +78,49 @@ impl Guest {
         self.write(at, &word.to_le_bytes());
     }
 
+    /// The same memory for the crates of rust-vmm.
+    fn other_memory(&self) -> GuestMemoryMmap {
+        let region = |guest_addr, file_offset_bytes| {
+            let file = FileOffset::new(self.file.try_clone().unwrap(), file_offset_bytes);
+            (GuestAddress(guest_addr), REGION_BYTES as usize, Some(file))
+        };
+        let regions = [region(0, REGION_BYTES), region(REGION_BYTES, 0)];
+        GuestMemoryMmap::from_ranges_with_files(regions).unwrap()
+    }
+
+    /// The next chain, as the crate `virtio-queue` walks it: the address and length of each buffer,
+    /// and whether the device writes it. `None` for a chain that it breaks off.
+    fn other_chain(&self, memory: &GuestMemoryMmap) -> Option<Vec<(u64, u32, bool)>> {
+        let mut queue = OtherQueue::new(RING_LEN).unwrap();
+        queue.set_size(RING_LEN);
+        queue.set_desc_table_address(Some(0), Some(0));
+        queue.set_avail_ring_address(Some(AVAILABLE_AT as u32), Some(0));
+        queue.set_used_ring_address(Some(USED_AT as u32), Some(0));
+        queue.set_ready(true);
+        queue.set_next_avail(self.available.wrapping_sub(1));
+        let mut is_whole = false;
+        let chain = queue.pop_descriptor_chain(memory)?.map(|descriptor| {
+            is_whole = !descriptor.has_next();
+            (descriptor.addr().0, descriptor.len(), descriptor.is_write_only())
+        });
+        let chain = chain.collect();
+        is_whole.then_some(chain)
+    }
+
+    /// Fills the ring's table, and the same table at another place for an indirect descriptor.
+    fn fill_tables(&self, dice: &mut Dice) {
+        let mut table = [0; 16 * RING_LEN as usize];
+        for bytes in table.chunks_mut(16) {
+            let (addr, len, flags, next) = random_descriptor(dice);
+            bytes[..8].copy_from_slice(&addr.to_le_bytes());
+            bytes[8..12].copy_from_slice(&len.to_le_bytes());
+            bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+            bytes[14..].copy_from_slice(&next.to_le_bytes());
+        }
+        self.file.write_all_at(&table, REGION_BYTES).unwrap();
+        self.file.write_all_at(&table, dice.roll(REGION_BYTES / 16 - 16) * 16).unwrap();
+    }
+
     fn make_available(&mut self, head: u16) {
         let entry = u64::from(self.available % RING_LEN);
         self.write(AVAILABLE_AT + 4 + 2 * entry, &head.to_le_bytes());
@@ -127,17 +172,7 @@ fn random_tables_are_fetched_or_refused_and_no_buffer_is_outside_of_memory() {
     let mut fetched = 0;
     let mut refused = 0;
     for _ in 0..rounds() {
-        let mut table = [0; 16 * RING_LEN as usize];
-        for bytes in table.chunks_mut(16) {
-            let (addr, len, flags, next) = random_descriptor(&mut dice);
-            bytes[..8].copy_from_slice(&addr.to_le_bytes());
-            bytes[8..12].copy_from_slice(&len.to_le_bytes());
-            bytes[12..14].copy_from_slice(&flags.to_le_bytes());
-            bytes[14..].copy_from_slice(&next.to_le_bytes());
-        }
-        // In the ring, and where an indirect table may be.
-        guest.file.write_all_at(&table, REGION_BYTES).unwrap();
-        guest.file.write_all_at(&table, dice.roll(REGION_BYTES / 16 - 16) * 16).unwrap();
+        guest.fill_tables(&mut dice);
         let features = FEATURE_EVENT_INDEX | dice.of(&[0, FEATURE_INDIRECT]);
         let ring = guest.virtqueue(features);
         guest.make_available(dice.roll(18) as u16);
@@ -158,6 +193,58 @@ fn random_tables_are_fetched_or_refused_and_no_buffer_is_outside_of_memory() {
         }
     }
     assert!(fetched > rounds() / 50 && refused > rounds() / 50, "{fetched} and {refused}");
+}
+
+/// Descriptors that both queues often accept: in the table, and in order.
+fn likely_descriptor(dice: &mut Dice, index: u16, is_written: bool) -> (u64, u32, u16, u16) {
+    let len = dice.of(&[0, 1, 16, 512, 4096]);
+    let addr = dice.roll(2 * REGION_BYTES - 4096);
+    let more = u16::from(dice.roll(5) > 0);
+    (addr, len, more | u16::from(is_written) << 1, dice.of(&[index + 1, index + 1, index + 2]))
+}
+
+#[test]
+fn chains_are_those_of_rust_vmm_where_both_queues_accept_them() {
+    let mut guest = Guest::new();
+    let memory = guest.other_memory();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut accepted = 0;
+    let mut indirect = 0;
+    for round in 0..rounds() {
+        guest.fill_tables(&mut dice);
+        let turn = dice.roll(u64::from(RING_LEN)) as u16;
+        // In the ring, or in a table behind the rings that its first descriptor names.
+        let is_indirect = round % 4 == 0;
+        let table = if is_indirect { USED_AT + 4096 + dice.roll(4096) } else { 0 };
+        if round % 4 < 3 {
+            for index in 0..RING_LEN {
+                let descriptor = likely_descriptor(&mut dice, index, index >= turn);
+                guest.descriptor(table + 16 * u64::from(index), descriptor);
+            }
+        }
+        if is_indirect {
+            guest.descriptor(0, (table, dice.of(&[16, 64, 256]), 4, 0));
+        }
+        let ring = guest.virtqueue(FEATURE_INDIRECT);
+        guest.make_available(if is_indirect { 0 } else { dice.roll(18) as u16 });
+        let theirs = guest.other_chain(&memory);
+        let mut chain = Chain::default();
+        if ring.fetch(&guest.memory, &mut chain).is_err() {
+            continue;
+        }
+        let span = |is_written| move |span: &Span| (span.addr, span.len_bytes, is_written);
+        let readable = chain.readable.iter().map(span(false));
+        let ours: Vec<_> = readable.chain(chain.writable.iter().map(span(true))).collect();
+        // Longer chains than 4 GiB are the only ones that they refuse and we do not.
+        let is_long = chain.readable_bytes() + chain.writable_bytes() > u64::from(u32::MAX);
+        assert!(theirs.is_some() || is_long, "round {round}: they refuse {ours:?}");
+        if let Some(theirs) = theirs {
+            assert_eq!(ours, theirs, "round {round}");
+            accepted += 1;
+            indirect += u64::from(is_indirect);
+        }
+    }
+    assert!(accepted > rounds() / 5 && indirect > rounds() / 20, "{accepted} and {indirect}");
 }
 
 #[test]
