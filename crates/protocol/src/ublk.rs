@@ -10,7 +10,7 @@ pub const ANY_DEVICE: u32 = u32::MAX;
 pub const CONTROL_BYTES: usize = 32;
 /// Length of [`Info`].
 pub const INFO_BYTES: usize = 64;
-/// Length of the [`Parameters`] of this version: the basic ones, and those of discards.
+/// Length of [`Disk::parameters`]: the basic ones, and those of discards.
 pub const PARAMETERS_BYTES: usize = 60;
 /// Length of the description of a request.
 pub const DESCRIPTION_BYTES: usize = 24;
@@ -59,9 +59,9 @@ pub enum Control {
     Start,
     /// Ends the disk, when its requests have ended.
     Stop,
-    /// Sets the [`Parameters`].
+    /// Sets the [parameters](Disk::parameters).
     SetParameters,
-    /// Reads the [`Parameters`].
+    /// Reads the [parameters](Disk::parameters).
     GetParameters,
     /// Prepares a device for another server.
     StartRecovery,
