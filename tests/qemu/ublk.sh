@@ -112,13 +112,16 @@ kills() {
     cmp /run/fs/synced kernel.noise && umount /run/fs && ! cat /run/errors.0 /run/errors.1 | grep .
 }
 
-# A disk that waits is not given to another volume, nor to the same one with other properties.
+# A disk that waits is not given to another volume, nor to the same one with other properties. It goes on waiting if a
+# server fails that was to take it over.
 others() {
     kill -9 "$server"
     wait "$server"
     truncate -s 80M /run/other && refuses /run/other $plain --ublk=3 &&
         says 'served another volume' &&
         refuses $luks --ublk=3 -r --allow-discards && says 'another size, block size, --read-only' &&
+        refuses $luks --ublk=3 --allow-discards --control /dev/null && says 'not a socket' && [ -e $disk ] &&
+        refuses $luks --ublk=1048576 && says 'from 0 to 1048575' &&
         serve $luks --ublk=3 --allow-discards && is_up && e2fsck -fn $disk && serving=$server &&
         refuses /run/other $plain --ublk=3 && says "process "
 }

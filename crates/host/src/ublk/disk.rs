@@ -34,6 +34,8 @@ const NODE_PATIENCE: Duration = Duration::from_secs(5);
 const LEAVING_PATIENCE: Duration = Duration::from_secs(3);
 /// Time between looks at either.
 const NODE_PAUSE: Duration = Duration::from_millis(10);
+/// Largest number of a disk: the kernel's `UBLK_MAX_UBLKS` is 2^20.
+const NUMBER_MAX: u32 = (1 << 20) - 1;
 const STACK_BYTES: usize = 256 << 10;
 /// Properties that a device of ours is made with. The kernel drops those that it does not have or
 /// does not grant: unprivileged devices are not recovered, and those of root are not unprivileged.
@@ -76,6 +78,10 @@ impl Disk {
     /// Makes a device or takes one over, and starts its queues. The disk comes with
     /// [`Disk::start`].
     pub(crate) fn new(served: &Served, options: &UblkOptions) -> Result<Self, Error> {
+        if let Some(number) = options.number.filter(|number| *number > NUMBER_MAX) {
+            let problem = format!("the number {number} is not one from 0 to {NUMBER_MAX}");
+            return Err(Error::parameter("ublk", problem));
+        }
         let mut geometry = geometry(&served.volume)?;
         let mut controller = Controller::new()?;
         let wanted = wanted(options);
