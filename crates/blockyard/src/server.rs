@@ -1,4 +1,5 @@
-//! Volumes as network block devices and as disks of virtual machines, served by this process.
+//! Volumes as network block devices and as disks, of virtual machines or of this one, served by
+//! this process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ mod live;
 
 pub use live::Live;
 
-/// A server of volumes: over NBD, and as disks of virtual machines.
+/// A server of volumes: over NBD, as disks of virtual machines, and as disks of this machine.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

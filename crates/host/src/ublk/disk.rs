@@ -169,7 +169,7 @@ impl Disk {
         let path = self.is_unprivileged.then_some(self.path.as_str());
         let target = Target { device: self.device, path };
         let done = self.controller.run(command, target, buffer, argument);
-        done.map_err(|error| Error::io(Path::new(&path_of(self.device)), action, error))
+        done.map_err(|error| Error::io(Path::new(&self.path), action, error))
     }
 
     /// Ends the requests in flight, and removes the disk. A disk that was to be taken over and was
