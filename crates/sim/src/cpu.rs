@@ -224,7 +224,7 @@ struct Thread {
     deadline: Nanos,
     lag: i64,
     used: Nanos,
-    /// Price of its migrations since it last ran, and the end of its last burst.
+    /// Price of its migrations since it last ran, and the time at which it last gave up its CPU.
     refill: Nanos,
     stopped: Nanos,
     switches: u64,
@@ -552,16 +552,16 @@ impl Cpus {
             if !self.gives_way(now, at) {
                 return Some((CpuId(u16::try_from(at).expect("CPUs are few")), thread));
             }
+            let is_urgent = self.cpus[at].queue.first().is_some_and(|next| !next.is_fair);
             let preempted = self.thread(thread);
             preempted.state = State::Queued;
-            preempted.stopped = now;
+            // A thread whose turn is over is not cache-hot: see cpu/caches.rs.
+            preempted.stopped = if is_urgent { now } else { preempted.stopped };
             preempted.counted.involuntary += 1;
             self.leave(at);
             self.queue_up(at, thread);
             self.pick(now, at);
-            if !self.stays_hot(at) {
-                self.call_idle(now, thread);
-            }
+            self.call_idle(now, thread);
         }
         None
     }

@@ -6,10 +6,10 @@
 //! between the sockets. A thread that has not run yet has no hot lines.
 //!
 //! The scheduler knows of the price. An idle CPU leaves a *cache-hot* thread on its CPU: one that
-//! ran a short time ago (`task_hot` in `kernel/sched/fair.c`). A thread that an urgent one preempts
-//! waits for it in any case: urgent threads run shortly, and the kernel balances a CPU that is not
-//! newly idle at ticks only. A thread that waits for a whole turn is moved, cache-hot or not, like
-//! by the balancer after failed attempts (`nr_balance_failed`).
+//! blocked, or that an urgent one preempted, a short time ago (`task_hot` in
+//! `kernel/sched/fair.c`). A thread that a fair one preempts, usually at the end of its turn, is
+//! taken: else two busy threads would share a CPU beside an idle one. The kernel's balancer takes a
+//! cache-hot one of them after some failed attempts (`nr_balance_failed`).
 //!
 //! Left out: lines that others evict while a thread waits, lines that several threads share, and
 //! hyper-threads of one core, which share their caches but pay all the same.
@@ -34,12 +34,6 @@ impl Cpus {
     pub(super) fn is_cache_hot(&self, now: Nanos, thread: ThreadId) -> bool {
         let Thread { stopped, used, .. } = self.threads[thread.0 as usize];
         used > Nanos(0) && now < stopped + self.costs.cache_hot
-    }
-
-    /// Whether a thread that was just preempted on this CPU waits there for an urgent one.
-    pub(super) fn stays_hot(&self, at: usize) -> bool {
-        let is_urgent = |next: ThreadId| self.is_urgent(next);
-        self.costs.cache_hot > Nanos(0) && self.cpus[at].current.is_some_and(is_urgent)
     }
 
     /// Time in which the thread of a CPU fetches its lines, from `now` on.

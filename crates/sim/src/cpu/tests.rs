@@ -657,3 +657,63 @@ fn idle_cpu_takes_no_thread_that_ran_a_short_time_ago() {
     assert!(!taken(50_000, 2_000));
     assert!(taken(50_000, 60_000));
 }
+
+#[test]
+fn thread_that_an_urgent_one_preempts_waits_for_it_although_another_cpu_is_idle() {
+    let continues_on = |cache_hot: u64| {
+        let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+        let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(cache_hot), ..COSTS });
+        let thread = cpus.spawn(Affinity::Any);
+        let urgent = cpus.spawn_urgent(Affinity::Cpu(CPU0));
+        // Long after the thread was spawned.
+        cpus.wake(Nanos(1_000_000), thread, CPU0, Nanos(0));
+        let at = cpus.next_event().unwrap();
+        assert_eq!(cpus.take(at), Some((CPU0, thread)));
+        cpus.run(at, CPU0, Nanos(500));
+        cpus.wake(at, urgent, CPU0, Nanos(0));
+        loop {
+            let at = cpus.next_event().unwrap();
+            match cpus.take(at) {
+                Some((cpu, next)) if next == urgent => {
+                    cpus.run(at, cpu, Nanos(500));
+                    let ends = cpus.next_event().unwrap();
+                    if let Some((cpu, next)) = cpus.take(ends) {
+                        if next == thread {
+                            return cpu;
+                        }
+                        cpus.block(ends, cpu);
+                    }
+                }
+                Some((cpu, _)) => return cpu,
+                None => {}
+            }
+        }
+    };
+    assert_eq!(continues_on(0), CpuId(1));
+    assert_eq!(continues_on(500_000), CPU0);
+}
+
+#[test]
+fn two_busy_threads_of_one_cpu_soon_have_two_cpus_although_they_are_cache_hot() {
+    let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+    let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(500_000), ..COSTS });
+    // CPU 1 becomes idle after 200 us, in which the others took turns of 5 us on CPU 0.
+    let bound = cpus.spawn(Affinity::Cpu(CpuId(1)));
+    let busy = [0, 0].map(|_| cpus.spawn(Affinity::Any));
+    cpus.wake(Nanos(0), bound, CpuId(1), Nanos(0));
+    for thread in busy {
+        assert!(cpus.wake(Nanos(0), thread, CPU0, Nanos(0)));
+    }
+    while let Some(now) = cpus.next_event().filter(|now| now.0 < 10_000_000) {
+        while let Some((cpu, thread)) = cpus.take(now) {
+            let runs = if thread == bound { 200_000 } else { 1_000 };
+            if thread == bound && now.0 > 100_000 {
+                cpus.block(now, cpu);
+            } else {
+                cpus.run(now, cpu, Nanos(runs));
+            }
+        }
+    }
+    let used = busy.map(|thread| cpus.used(thread).0);
+    assert!(used.iter().all(|used| *used > 9_000_000), "{used:?}");
+}
