@@ -372,7 +372,7 @@ fn server_without_a_socket_or_with_an_empty_path_is_refused() {
     let server = || Server::new().export("", &volume);
     let good = || server().unix(dir.path().join("nbd"));
     for (server, field) in [
-        (server(), "needs a socket: `unix`"),
+        (server(), "needs a socket or a disk: `unix`"),
         (server().unix(""), "`unix`: the path is empty"),
         (good().control(""), "`control`: the path is empty"),
         (good().metrics_unix(""), "`metrics_unix`: the path is empty"),
