@@ -5,6 +5,7 @@ mod lab;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -463,11 +464,57 @@ fn key_command_of_the_start_runs_at_a_reload_in_the_sandbox() {
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     configure(&lab, &[of("other", script, "read_only = true")]);
     server.send(Signal::HUP);
-    let mut started = fs::File::options().write(true).open(&path).unwrap();
+    let started = fs::File::options().write(true).open(&path).unwrap();
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
-    // No reader of the pipe is left.
-    let gone = std::io::Write::write(&mut started, b"x").unwrap_err();
-    assert_eq!(gone.kind(), std::io::ErrorKind::BrokenPipe);
+    // No reader of the pipe is left, soon: a killed process closes its files as it ends.
+    let mut ends = [PollFd::new(&started, PollFlags::empty())];
+    assert_eq!(poll(&mut ends, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })), Ok(1));
+    assert!(ends[0].revents().contains(PollFlags::ERR), "{:?}", ends[0].revents());
+}
+
+/// The broker would start a program that a server in the hands of a client has written.
+#[test]
+fn key_command_in_a_place_that_the_server_may_write_is_refused() {
+    let lab = with_volumes(&["vol"]);
+    lab.write("print", "#!/bin/sh\nexec cat pass\n");
+    fs::set_permissions(lab.path("print"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("/bin/cat", lab.path("link")).unwrap();
+    fs::create_dir(lab.path("inner")).unwrap();
+    let export =
+        |command: &str| format!("[exports.vol]\nvolume = 'vol'\nkey_command = \"{command}\"\n");
+    for command in ["./print", "sh print", "./link pass", "inner/../print"] {
+        configure(&lab, &[export(command)]);
+        let said = lab.refused(&["serve", "--config", "c.toml"], 1);
+        assert!(said.contains("exports.vol: key_command: "), "{command}: {said}");
+    }
+    // The volume is also writable, but nothing beside it is.
+    lab.write("c.toml", format!("socket = 's'\ncontrol = 'c'\n{}", export("./print")));
+    let server = Server::start(lab.blockyard(&["serve", "--config", "c.toml"]));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn reload_beside_another_one_is_refused_and_other_commands_are_answered() {
+    let lab = with_volumes(&["vol", "new"]);
+    let new = "[exports.new]\nvolume = 'new'\nkey_command = \"sh -c 'exec 3>started; read line <go; \
+               cat pass'\"\n";
+    for name in ["started", "go"] {
+        mknodat(CWD, lab.path(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    }
+    configure(&lab, &[export("vol", "")]);
+    let server = Server::start(lab.blockyard(&["serve", "--config", "c.toml", "--sandbox", "off"]));
+    configure(&lab, &[export("vol", ""), new.into()]);
+    let first = lab.blockyard(&["reload", "c"]).stdout(Stdio::piped()).spawn().unwrap();
+    let _started = fs::File::open(lab.path("started")).unwrap();
+    for _ in 0..10 {
+        let said = lab.refused(&["reload", "c"], 1);
+        assert!(said.contains("another reload is running"), "{said}");
+    }
+    lab.ok(&["status", "c"]);
+    fs::write(lab.path("go"), "\n").unwrap();
+    let output = first.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "added new\n");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
 #[test]
@@ -713,7 +760,7 @@ fn configuration_without_an_end_is_refused() {
     let lab = with_volumes(&["vol"]);
     let server = serve(&lab, &[export("vol", "")]);
     fs::remove_file(lab.path("c.toml")).unwrap();
-    std::os::unix::fs::symlink("/dev/zero", lab.path("c.toml")).unwrap();
+    symlink("/dev/zero", lab.path("c.toml")).unwrap();
     let said = lab.refused(&["reload", "c"], 1);
     assert!(said.contains("more than 1 MiB"), "{said}");
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));

@@ -3,7 +3,9 @@
 //! The command is split into words as a shell would, with quotes and backslashes, and no shell runs
 //! it: no variables, no patterns, no pipes. `sh -c '…'` is a command too.
 
+use std::env;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +69,16 @@ impl KeyCommand {
         is_startable(&self.words)
     }
 
+    /// The files that the command consists of, as far as its words show them: the program, which is
+    /// searched in `PATH`, and each word that is the path of a file.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let (program, arguments) = self.words.split_first().expect("checked: there is a program");
+        let mut files = programs(program);
+        files.extend(arguments.iter().map(PathBuf::from).filter(|path| path.exists()));
+        files
+    }
+
     /// Runs the command, and returns its output without the newline at its end. Its standard input
     /// is empty, and its standard error is that of this process. The command must end within 120
     /// seconds.
@@ -88,6 +100,23 @@ impl KeyCommand {
             _ => Ok(output),
         }
     }
+}
+
+/// The path of a program. A program that is searched is the first one of these paths that exists,
+/// so a new file at an earlier one would take its place.
+fn programs(program: &str) -> Vec<PathBuf> {
+    if program.contains('/') {
+        return vec![program.into()];
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let mut searched: Vec<PathBuf> = Vec::new();
+    for folder in env::split_paths(&folders) {
+        searched.push(folder.join(program));
+        if searched.last().is_some_and(|path| Path::is_file(path)) {
+            break;
+        }
+    }
+    searched
 }
 
 /// Splits a text into words. Single quotes keep every character; a backslash keeps the next one,

@@ -16,6 +16,7 @@ use blockyard::{Settings, StopSignal, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::fuse;
 use blockyard_host::fuse::Target;
+use blockyard_host::log::{catch_up, never_wait};
 use blockyard_host::process::{Detached, Forked, Worker, fork_to_background, group_id, user_id};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, ValueHint};
@@ -148,6 +149,8 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
     let stop = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let volume = prepared.unlock()?.start()?;
+    // A request must not wait for a reader of the log.
+    never_wait();
     let options = MountOptions {
         uid: args.uid,
         gid: args.gid,
@@ -173,7 +176,9 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
     say(&announcement(&spec.path, &volume, &mounted));
     detached.map(Detached::is_ready).transpose().map_err(failed)?;
     let place = mounted.place().to_path_buf();
-    told(mounted.run(&stop)?, &place);
+    let ended = mounted.run(&stop);
+    catch_up();
+    told(ended?, &place);
     Ok(())
 }
 

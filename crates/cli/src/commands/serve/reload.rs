@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
@@ -77,7 +77,7 @@ pub(super) fn start(
         leave_signals_to_others();
         while signal.wait().is_ok() {
             // The log has the outcome.
-            let _ = reloader.reload();
+            let _ = reloader.reload(reloader.current());
         }
     };
     let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
@@ -88,7 +88,18 @@ pub(super) fn start(
 fn on_a_thread(reloader: &Arc<Reloader>) -> Result<Reloaded, String> {
     let reloader = Arc::clone(reloader);
     let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
-    let thread = thread.spawn(move || reloader.reload()).map_err(|error| error.to_string())?;
+    let reload = move || {
+        // Clients that wait would take the control socket from all others.
+        let current = match reloader.current.try_lock() {
+            Ok(current) => current,
+            Err(TryLockError::Poisoned(current)) => current.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::failed("another reload is running; try again after it"));
+            }
+        };
+        reloader.reload(current)
+    };
+    let thread = thread.spawn(reload).map_err(|error| error.to_string())?;
     let outcome = thread.join().map_err(|_| "a defect has ended the reload".to_owned())?;
     outcome.map_err(|failure| failure.message)
 }
@@ -147,9 +158,12 @@ impl From<Failure> for Problem {
 type Opened = (Arc<ExportSpec>, Volume);
 
 impl Reloader {
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads the configuration again, and logs the outcome.
-    fn reload(&self) -> Result<Reloaded, Failure> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+    fn reload(&self, mut current: MutexGuard<'_, Current>) -> Result<Reloaded, Failure> {
         let Some(path) = &self.args.config else {
             Event::new(Kind::Warning).say(format_args!(
                 "SIGHUP: there is no configuration to read again, because the server was started \

@@ -4,7 +4,7 @@
 //! fork of the broker ─> volumes, sockets, PID file, --run ─> seal ─> sandbox ─> READY=1, clients
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use blockyard::Volume;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::lifetime::Running;
 use super::{Plan, ServeArgs, Serving};
 use crate::disk_spec::DiskSocket;
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 use crate::key::KeySource;
 use crate::output::say;
 
@@ -135,6 +135,7 @@ impl Serving<'_> {
         let mut needs = plan.needs(volumes)?;
         if args.config.is_some() {
             plan.add_reloads(&mut needs);
+            plan.check_commands(&needs)?;
         }
         let parts = sandbox::start(&needs).map_err(|error| {
             Failure::failed(format!("{error}; --sandbox off starts the server without"))
@@ -195,6 +196,31 @@ impl Plan {
         self.fixed.tls.paths().for_each(|path| needs.add(path, Reach::Read));
     }
 
+    /// Refuses a key command that the server could change: the broker starts it outside of the
+    /// sandbox.
+    fn check_commands(&self, needs: &Needs) -> Result<(), Failure> {
+        let writable = needs.places.iter().filter(|place| place.reach == Reach::Everything);
+        let writable: Vec<_> =
+            writable.filter_map(|place| Some((place, place.path.canonicalize().ok()?))).collect();
+        for spec in &self.exports {
+            let KeySource::Command(command) = &spec.volume.key.source else { continue };
+            for file in command.files() {
+                let paths = paths_of(&file);
+                let hit = |(_, place): &&(_, PathBuf)| paths.iter().any(|p| p.starts_with(place));
+                let Some((place, _)) = writable.iter().find(hit) else { continue };
+                return Err(Failure::failed(format!(
+                    "exports.{}: key_command: the sandbox permits the server to write {}, and the \
+                     command uses {}: a server that is taken over could change it, and a reload \
+                     starts it outside of the sandbox. Move the file, or permit another folder",
+                    printable(&spec.name),
+                    place.path.display(),
+                    file.display(),
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn needs(&self, volumes: &[Volume]) -> Result<Needs, Failure> {
         let mut needs = Needs::of_process();
         for volume in volumes {
@@ -213,6 +239,17 @@ impl Plan {
         }
         Ok(needs)
     }
+}
+
+/// The path of a name and that of its file: both may be replaced, and one may be a link.
+fn paths_of(file: &Path) -> Vec<PathBuf> {
+    let name = file.file_name().unwrap_or_default();
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let folder = folder.canonicalize().map(|folder| folder.join(name));
+    folder.into_iter().chain(file.canonicalize()).collect()
 }
 
 #[cfg(test)]
