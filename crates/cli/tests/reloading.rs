@@ -496,8 +496,8 @@ fn key_command_in_a_place_that_the_server_may_write_is_refused() {
 #[test]
 fn reload_beside_another_one_is_refused_and_other_commands_are_answered() {
     let lab = with_volumes(&["vol", "new"]);
-    let new = "[exports.new]\nvolume = 'new'\nkey_command = \"sh -c 'exec 3>started; read line <go; \
-               cat pass'\"\n";
+    let new = "[exports.new]\nvolume = 'new'\nkey_command = \"sh -c 'exec 3>started; \
+               read line <go; cat pass'\"\n";
     for name in ["started", "go"] {
         mknodat(CWD, lab.path(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     }
