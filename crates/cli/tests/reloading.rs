@@ -139,7 +139,7 @@ fn removed_export_answers_what_it_received_and_is_flushed_and_closed() {
     assert_eq!(client.end(), 0, "the connection ends behind the replies");
     assert!(!Nbd::can_open(&lab.path("s"), "gone"));
     assert_eq!(names(&lab), ["kept"]);
-    // Nobody holds it any more, and all of it is there.
+    // The server has closed it, with all of its data.
     lab.ok(&["dump", "gone", "-d", "pass", "-o", "plain"]);
     let plain = lab.read("plain");
     (0..16).for_each(|block: usize| {
@@ -200,7 +200,7 @@ fn mistake_in_the_configuration_changes_nothing() {
         assert_eq!(client.write(0, &noise(4096, 1)), 0, "{exports}");
         assert!(Nbd::can_open(&lab.path("s"), "kept"));
     }
-    // What was opened in vain is closed again.
+    // A volume that was opened in vain is closed again.
     lab.ok(&["dump", "new", "-d", "pass", "-o", "plain"]);
     fs::remove_file(lab.path("c.toml")).unwrap();
     server.send(Signal::HUP);

@@ -1,5 +1,5 @@
-//! The sandbox of `serve`: what holds in the running server, what is shown of it, and what it must
-//! not prevent. What a taken-over server would try is in `host/tests/sandbox.rs`.
+//! The sandbox of `serve`: limits of the running server, their display, and uses that must stay
+//! possible. The attempts of a taken-over server are in `host/tests/sandbox.rs`.
 
 mod lab;
 

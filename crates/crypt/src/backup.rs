@@ -4,8 +4,8 @@
 //! removed since opens the backup, and with it the data.
 //!
 //! A restore leaves the present header or the restored one after a power cut. Keyslots of the
-//! present header whose areas the backup needs are moved to free space first. Where there is none,
-//! or the two headers differ in version or layout, the present header is erased first: then only
+//! present header whose areas the backup needs are moved to free space first. Without free space,
+//! or if the two headers differ in version or layout, the present header is erased first: then only
 //! the backup is left until the restore has ended.
 
 use std::fmt;

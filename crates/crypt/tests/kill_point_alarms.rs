@@ -1,6 +1,6 @@
 //! The alarm of the kill points: an operation is noticed without one of its syncs, with two of its
-//! parts in the other order, or without a part. What no power cut can tell is listed, with its
-//! reason.
+//! parts in the other order, or without a part. Changes that no power cut shows are listed, with
+//! the reason.
 
 mod power_cut;
 

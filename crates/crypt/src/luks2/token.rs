@@ -46,7 +46,7 @@ pub struct Token {
     kind: String,
 }
 
-/// What a token needs to give a passphrase.
+/// A token by its type, with the parts that its passphrase needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenKind {
     /// `systemd-recovery`: a person types the passphrase.
@@ -184,7 +184,7 @@ impl Token {
         &self.document
     }
 
-    /// What the token needs.
+    /// The parts that the token needs for its passphrase.
     ///
     /// # Errors
     /// A field is missing or of the wrong type, or a value has a meaning that is not supported.

@@ -130,8 +130,8 @@ impl GuestMemory {
         self.log.as_ref()
     }
 
-    /// Whether the front end has taken memory away, or the log. What was read since then may be
-    /// zeroes.
+    /// Whether the front end has taken memory away, or the log. Bytes that were read since
+    /// then may be zeroes.
     pub(super) fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.is_broken())
             || self.log.as_ref().is_some_and(|log| log.is_broken())

@@ -23,9 +23,9 @@ pub(super) struct Out {
 /// Flags of a bio for the elevator. Reads need none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// Nobody waits (`WRITE`).
+    /// No task waits for it (`WRITE`).
     Async,
-    /// Somebody waits (`WRITE_ODIRECT`).
+    /// A task waits for it (`WRITE_ODIRECT`).
     Sync,
     /// Somebody waits, and no further write is announced (`WRITE_SYNC`).
     SyncNoidle,

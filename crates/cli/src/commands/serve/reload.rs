@@ -269,7 +269,7 @@ impl Reloader {
         Ok((opened, later))
     }
 
-    /// Opens a new export. Nobody can be asked for its passphrase.
+    /// Opens a new export, without a question for its passphrase.
     fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
         let fixed = &self.fixed;
         open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed).map_err(|failure| {
