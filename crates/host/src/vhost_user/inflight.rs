@@ -7,7 +7,7 @@
 //! ```
 //! A server that is killed between two of these stores leaves a record from which the next one sees
 //! what has ended: if the two used indices differ, the last batch was published and its marks were
-//! left. A request that is marked then is in flight, and is done again in the order of the counters.
+//! left. A request that is marked then is in flight. It is done again in the order of the counters.
 
 use std::sync::atomic::Ordering;
 
