@@ -119,7 +119,7 @@ others() {
     wait "$server"
     truncate -s 80M /run/other && refuses /run/other $plain --ublk=3 &&
         says 'served another volume' &&
-        refuses $luks --ublk=3 -r --allow-discards && says 'another size, block size, --read-only' &&
+        refuses $luks --ublk=3 -r --allow-discards && says 'another block size, --read-only' &&
         refuses $luks --ublk=3 --allow-discards --control /dev/null && says 'not a socket' && [ -e $disk ] &&
         refuses $luks --ublk=1048576 && says 'from 0 to 1048575' &&
         serve $luks --ublk=3 --allow-discards && is_up && e2fsck -fn $disk && serving=$server &&
@@ -130,6 +130,74 @@ others() {
 ends() {
     sha=$(dd if=$disk iflag=direct bs=64k status=none | sha256sum) && kill "$serving" && wait "$serving" &&
         ! [ -e $disk ] && ! [ -e /dev/ublkc3 ]
+}
+
+# A disk waits for its own key and its own file, and is taken over when its volume has grown. A server that may start
+# too few threads does not harm it, at whatever step it fails.
+left() {
+    kill -9 "$server"
+    wait "$server"
+}
+same() { [ "$(blockdev --getsize64 /dev/ublkb4)" = 33554432 ] && cmp -n 1048576 kernel.noise /dev/ublkb4; }
+takeovers() {
+    tail -c 32 kernel.noise >/run/key2 && truncate -s 32M /run/own || return
+    serve /run/own $plain --ublk=4 --control /run/control4 && is_up &&
+        dd if=kernel.noise of=/dev/ublkb4 bs=64k conv=fsync,notrunc status=none &&
+        truncate -s 48M /run/own && ./blockyard resize /run/control4 || return
+    left
+    refuses /run/own ${plain}2 --ublk=4 && says 'another key' &&
+        refuses /run/own $plain --skip 8 --ublk=4 && says 'another key, cipher, offset' &&
+        cp /run/own /run/copy && mv /run/own /run/first && mv /run/copy /run/own &&
+        refuses /run/own $plain --ublk=4 && says 'file or table' && mv /run/first /run/own || return
+    mkdir -p /run/groups && mount -t cgroup2 none /run/groups && echo +pids >/run/groups/cgroup.subtree_control &&
+        mkdir /run/groups/few || return
+    refused=0
+    for threads in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        echo $threads >/run/groups/few/pids.max
+        : >"$log"
+        sh -c 'echo $$ >/run/groups/few/cgroup.procs && exec ./blockyard serve "$@"' - /run/own $plain --threads 0 \
+            --ublk=4 >"$log" 2>&1 &
+        server=$!
+        if is_up; then break; fi
+        wait "$server"
+        [ -e /dev/ublkb4 ] && says error || return
+        refused=$((refused + 1))
+    done
+    [ $refused -gt 2 ] && is_up && same && left
+    serve /run/own $plain --ublk=4 && is_up && same
+}
+
+# A server starts while another one removes the disk of this number.
+replaced() {
+    for round in 1 2 3; do
+        ending=$server
+        [ $round = 2 ] && volume=/run/own || volume=/run/other
+        kill "$ending"
+        serve $volume $plain --ublk=4 && is_up && wait "$ending" && [ -e /dev/ublkb4 ] || return
+    done
+    kill "$server" && wait "$server" && ! [ -e /dev/ublkc4 ]
+}
+
+# The second volume of a configuration is on the disk of the first one, which waits.
+own_disk() {
+    cat >/run/one.toml <<END
+[exports.a]
+volume = "/run/own"
+type = "plain"
+cipher = "aes-xts-plain64"
+key_size = 256
+key_file = "/run/key"
+ublk = 4
+END
+    cp /run/one.toml /run/both.toml
+    printf '[exports.b]\nvolume = "/run/link/b"\nkey_file = "pass"\n' >>/run/both.toml
+    serve --config /run/one.toml && is_up && mkfs.ext4 -q -F /dev/ublkb4 && mount /dev/ublkb4 /run/fs &&
+        cp kernel.noise /run/fs/b && sync && ln -s fs /run/link || return
+    left
+    echo 3 >/proc/sys/vm/drop_caches
+    refuses --config /run/both.toml && says 'exports.b: /run/link/b is on a file system of /dev/ublkb4' &&
+        serve --config /run/one.toml && is_up && cmp kernel.noise /run/fs/b && umount /run/fs && kill "$server" &&
+        wait "$server"
 }
 
 read_only() {
@@ -171,11 +239,14 @@ unprivileged() {
     for round in 1 2; do
         : >"$log"
         (cd /run/user && exec $setpriv --reuid 1000 --regid 1000 --clear-groups ./blockyard serve volume $plain \
-            --ublk=7 >"$log" 2>&1) &
+            --ublk=7 --control control >"$log" 2>&1) &
         server=$!
         is_up || return
         while ! user test -w /dev/ublkb7; do usleep 50000; done
         if [ $round = 1 ]; then
+            # The kernel would kill a server that holds a request for 30 s.
+            [ "$(cat /sys/block/ublkb7/queue/write_zeroes_max_bytes)" = 0 ] &&
+                ! user ./blockyard suspend /run/user/control 2>/run/suspend && grep -q '30 s' /run/suspend || return
             user dd if=kernel.noise of=/dev/ublkb7 bs=64k conv=fsync,notrunc status=none || return
             # The kernel keeps no disk of a user's dead server; the next one makes it again.
             kill -9 "$server"
@@ -199,6 +270,9 @@ part files files
 part kills kills
 part others others
 part ends ends
+part takeovers takeovers
+part replaced replaced
+part own-disk own_disk
 part read-only read_only
 part suspended suspended
 part unprivileged unprivileged

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use blockyard::{DeviceOptions, Place, UblkOptions};
+use blockyard::DeviceOptions;
 use blockyard_host::server::{QUEUES_MAX, RING_LEN_MAX, inherited_unix_socket};
 
 use crate::failure::Failure;
@@ -48,17 +48,6 @@ pub(crate) struct DiskSpec {
 pub(crate) fn disk_name(export: &str, volume: &Path) -> String {
     let file = volume.file_name().unwrap_or_default();
     if export.is_empty() { file.to_string_lossy().into_owned() } else { export.to_owned() }
-}
-
-/// A disk of this machine. A later server takes it over only with the same place of the volume.
-pub(crate) fn ublk_options(number: Option<u32>, volume: &Path, place: &Place) -> UblkOptions {
-    let path = volume.canonicalize().unwrap_or_else(|_| volume.to_owned());
-    let place = match place {
-        Place::Whole => String::new(),
-        Place::Partition(name) => format!("\npartition {name}"),
-        Place::Offset(offset_bytes) => format!("\noffset {offset_bytes}"),
-    };
-    UblkOptions { number, identity: format!("{}{place}", path.display()) }
 }
 
 pub(crate) fn checked_num_queues(queues: u16) -> Result<u16, String> {

@@ -250,6 +250,16 @@ fn protect(memory: &[u8]) {
     }
 }
 
+/// Tells the kernel that writes of others wait for this thread and those that it starts from now
+/// on, so that an allocation must not wait for such a write. Only a privileged thread may tell; for
+/// others the risk stays.
+pub fn flush_for_others() {
+    /// Of `linux/prctl.h`.
+    const PR_SET_IO_FLUSHER: i32 = 57;
+    // SAFETY: the call touches no memory.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
 /// Blocks every signal in this thread, because another thread waits for stops; needed for threads
 /// started before [`StopSignal::install`]. The signal of the sandbox is for all threads.
 pub fn leave_signals_to_others() {

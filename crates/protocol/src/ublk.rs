@@ -53,8 +53,10 @@ const fn ioctl(is_written: bool, len_bytes: usize, number: u32) -> u32 {
 pub enum Control {
     /// Makes a device, by its [`Info`], which the kernel completes.
     Add,
-    /// Removes a device.
+    /// Removes a device, and waits until its last user has closed it.
     Delete,
+    /// Removes a device, without waiting (Linux 6.9).
+    DeleteOpen,
     /// Shows the disk. The argument is the server's process.
     Start,
     /// Ends the disk, when its requests have ended.
@@ -85,6 +87,7 @@ impl Control {
             Self::StartRecovery => (true, 0x10),
             Self::EndRecovery => (true, 0x11),
             Self::GetInfo => (false, 0x12),
+            Self::DeleteOpen => (false, 0x14),
         };
         ioctl(is_written, CONTROL_BYTES, number)
     }
@@ -230,7 +233,13 @@ pub struct Disk {
     pub read_only: bool,
     /// Discards are passed down.
     pub can_discard: bool,
+    /// Long ranges of zeroes are one request.
+    pub can_zero: bool,
 }
+
+/// Kinds of parameters: the basic ones, and those of discards.
+const BASIC: u32 = 1 << 0;
+const DISCARD: u32 = 1 << 1;
 
 /// Attributes of the basic parameters.
 mod attribute {
@@ -240,6 +249,32 @@ mod attribute {
 }
 
 impl Disk {
+    /// Decodes the parameters of the kernel; `None` if they are not ones that it accepts.
+    #[must_use]
+    pub fn of(parameters: &[u8; PARAMETERS_BYTES], buffer_bytes: u32) -> Option<Self> {
+        let block_bytes = 1u32.checked_shl(parameters[12].into())?;
+        let size_bytes = u64_at(parameters, 24).checked_mul(SECTOR_BYTES)?;
+        let has_discards = u32_at(parameters, 4) & DISCARD != 0;
+        Some(Self {
+            size_bytes,
+            block_bytes,
+            buffer_bytes,
+            read_only: u32_at(parameters, 8) & attribute::READ_ONLY != 0,
+            can_discard: has_discards && u32_at(parameters, 48) != 0,
+            can_zero: has_discards && u32_at(parameters, 52) != 0,
+        })
+    }
+
+    /// Whether a server of this disk can serve a disk that another one has left: the same kind of
+    /// disk, and not longer.
+    #[must_use]
+    pub fn can_serve(&self, left: &Self) -> bool {
+        left.size_bytes <= self.size_bytes
+            && left.block_bytes == self.block_bytes
+            && left.read_only == self.read_only
+            && left.can_discard == self.discards()
+    }
+
     fn discards(&self) -> bool {
         self.can_discard && !self.read_only
     }
@@ -247,8 +282,6 @@ impl Disk {
     /// Its parameters for the kernel (the head of `struct ublk_params`).
     #[must_use]
     pub fn parameters(&self) -> [u8; PARAMETERS_BYTES] {
-        const BASIC: u32 = 1 << 0;
-        const DISCARD: u32 = 1 << 1;
         let exponent = |bytes: u32| bytes.ilog2() as u8;
         let physical = PHYSICAL_BLOCK_BYTES.max(self.block_bytes);
         let read_only = if self.read_only { attribute::READ_ONLY } else { 0 };
@@ -256,7 +289,8 @@ impl Disk {
         let exponents = [self.block_bytes, physical, self.buffer_bytes, physical].map(exponent);
         let max_sectors = self.buffer_bytes / SECTOR_BYTES as u32;
         let discard_sectors = if self.discards() { DISCARD_MAX_SECTORS } else { 0 };
-        let zeroes_sectors = if self.read_only { 0 } else { ZEROES_MAX_SECTORS };
+        let zeroes = self.can_zero && !self.read_only;
+        let zeroes_sectors = if zeroes { ZEROES_MAX_SECTORS } else { 0 };
         let fields = Fields::new().put(&(PARAMETERS_BYTES as u32).to_ne_bytes());
         let fields = fields.put(&(BASIC | DISCARD).to_ne_bytes());
         let fields = fields.put(&attributes.to_ne_bytes()).put(&exponents);
@@ -280,7 +314,7 @@ impl Disk {
             2 => Command::Flush,
             1 if !self.read_only => Command::Write(data?),
             3 if self.discards() => Command::Discard(range?),
-            5 if !self.read_only => Command::WriteZeroes(range?),
+            5 if self.can_zero && !self.read_only => Command::WriteZeroes(range?),
             _ => return None,
         };
         Some((command, word & FUA != 0))
@@ -342,6 +376,7 @@ mod tests {
         buffer_bytes: 64 << 10,
         read_only: false,
         can_discard: true,
+        can_zero: true,
     };
 
     fn description(word: u32, sectors: u32, sector: u64) -> [u8; DESCRIPTION_BYTES] {
@@ -353,6 +388,7 @@ mod tests {
     fn numbers_of_commands_are_those_of_the_header() {
         assert_eq!(Control::Add.number(), 0xc020_7504);
         assert_eq!(Control::GetInfo.number(), 0x8020_7512);
+        assert_eq!(Control::DeleteOpen.number(), 0x8020_7514);
         assert_eq!(Io::Fetch.number(), 0xc010_7520);
         assert_eq!(Io::CommitAndFetch.number(), 0xc010_7521);
     }
@@ -385,6 +421,28 @@ mod tests {
         let read_only = Disk { read_only: true, ..DISK }.parameters();
         assert_eq!(u32_at(&read_only, 8) & 1, 1);
         assert_eq!([48, 52].map(|at| u32_at(&read_only, at)), [0, 0]);
+        let without = Disk { can_zero: false, ..DISK }.parameters();
+        assert_eq!([48, 52].map(|at| u32_at(&without, at)), [1 << 22, 0]);
+    }
+
+    #[test]
+    fn disk_that_was_left_is_served_with_its_own_size_and_only_as_the_same_kind() {
+        let read = |disk: Disk| Disk::of(&disk.parameters(), disk.buffer_bytes).unwrap();
+        let plain = Disk { can_discard: false, can_zero: false, ..DISK };
+        assert_eq!([read(DISK), read(plain)], [DISK, plain]);
+        let longer = Disk { size_bytes: 2 << 20, ..DISK };
+        assert!(longer.can_serve(&read(DISK)) && !DISK.can_serve(&read(longer)));
+        for other in [
+            Disk { read_only: true, ..DISK },
+            Disk { can_discard: false, ..DISK },
+            Disk { block_bytes: 512, ..DISK },
+        ] {
+            assert!(!DISK.can_serve(&read(other)) && !other.can_serve(&read(DISK)), "{other:?}");
+            assert!(other.can_serve(&read(other)), "{other:?}");
+        }
+        let mut wrong = DISK.parameters();
+        wrong[12] = 40;
+        assert_eq!(Disk::of(&wrong, 512), None);
     }
 
     #[test]
@@ -409,6 +467,8 @@ mod tests {
         }
         let without = Disk { can_discard: false, ..DISK };
         assert_eq!(without.command(&description(3, 8, 16)), None);
+        let without = Disk { can_zero: false, ..DISK };
+        assert_eq!(without.command(&description(5, 8, 16)), None);
     }
 
     #[test]

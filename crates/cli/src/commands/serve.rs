@@ -20,9 +20,11 @@ use std::sync::Arc;
 
 use blockyard::keys::stop_programs;
 use blockyard::sandbox::Parts;
-use blockyard::{Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, Volume};
+use blockyard::{
+    Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, UblkOptions, Volume,
+};
 use blockyard_host::log::{catch_up, never_wait};
-use blockyard_host::process::CollectedSignal;
+use blockyard_host::process::{CollectedSignal, flush_for_others};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL, check_ublk};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
@@ -30,7 +32,7 @@ use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, RateArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names};
-use crate::disk_spec::{DiskSocket, disk_name, ublk_options};
+use crate::disk_spec::{DiskSocket, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::StdinUse;
 use crate::nbd::{self, split_host_port};
@@ -44,6 +46,7 @@ mod fixed;
 pub(crate) mod foreign;
 mod lifetime;
 pub(crate) mod log;
+mod own_disk;
 mod reload;
 pub(crate) mod sandbox;
 mod service_manager;
@@ -344,9 +347,15 @@ fn serve(
     let running = running.transpose()?;
     service_manager::connect();
     let limited = outside.map_or(Ok(()), |outside| serving.limit(outside, running.as_ref()));
-    // Their clients are all programs of this machine, so they come after the limits.
-    let started = limited.and_then(|()| serving.start_disks(&mut listening, servers));
-    let recorded = started.and_then(|()| serving.follow_reloads(&listening, servers, reload));
+    let recorded = limited.and_then(|()| {
+        let lines = serving.of_disks(&listening, servers);
+        let recorded = serving.follow_reloads(&listening, servers, reload)?;
+        // Their clients are all programs of this machine, so they come after the limits, and after
+        // all steps that may fail.
+        listening.start_disks()?;
+        lines.iter().for_each(|line| say(line));
+        Ok(recorded)
+    });
     let stop = recorded.and_then(|recorded| match &running {
         None => Ok((stop, recorded)),
         Some(running) => match stop.or_readable(&running.end) {
@@ -469,6 +478,9 @@ impl Plan {
         let has_ublk = exports.iter().any(|export| export.ublk.is_some());
         if has_ublk {
             check_ublk()?;
+            own_disk::check(args, &exports)?;
+            // Before any thread that may write for the kernel.
+            flush_for_others();
         }
         let has_disk = has_ublk || exports.iter().any(|export| export.disk.is_some());
         let has_nbd = socket.is_some() || !addresses.is_empty() || !activated.is_empty();
@@ -675,7 +687,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let volume = volume.map_err(|failure| foreign::hinted(failure, args))?;
     let limits = args.rate.limits().map_err(|problem| Failure::failed(problem).at("--burst"))?;
     let disk = args.vhost_user.disk(disk_name(&name, &volume.path))?;
-    let ublk = args.export.ublk.map(|number| ublk_options(number, &volume.path, &volume.place));
+    let ublk = args.export.ublk.map(|number| UblkOptions { number });
     let export = ExportSpec {
         name,
         volume,

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use blockyard::keys::{KeyCommand, TokenChoice};
-use blockyard::{DeviceOptions, Place, UblkOptions};
+use blockyard::{DeviceOptions, UblkOptions};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -16,9 +16,7 @@ use serde::Deserialize;
 
 use super::{ExportSpec, of_key};
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
-use crate::disk_spec::{
-    DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name, ublk_options,
-};
+use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
@@ -151,7 +149,7 @@ impl ExportText {
         let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
         let rate = self.rate()?;
         let disk = self.disk(folder, disk_name(&name, &path))?;
-        let ublk = self.ublk(&path, &place)?;
+        let ublk = self.ublk()?;
         let text = self.clone().without_limits();
         Ok(ExportSpec {
             name,
@@ -197,7 +195,7 @@ impl ExportText {
         Ok(Some(DiskSpec { socket: DiskSocket::Path(folder.join(path)), options }))
     }
 
-    fn ublk(&self, volume: &Path, place: &Place) -> Result<Option<UblkOptions>, Failure> {
+    fn ublk(&self) -> Result<Option<UblkOptions>, Failure> {
         let number = match self.ublk {
             None | Some(UblkText::Any(false)) => return Ok(None),
             Some(UblkText::Any(true)) => None,
@@ -209,7 +207,7 @@ impl ExportText {
                  virtual one, which destroys its file system; remove one of them",
             ));
         }
-        Ok(Some(ublk_options(number, volume, place)))
+        Ok(Some(UblkOptions { number }))
     }
 
     fn scheduling(&self) -> Result<Scheduling, Failure> {

@@ -92,15 +92,15 @@ fn config_with_disks_has_what_the_options_have() {
 }
 
 #[test]
-fn config_with_disks_of_this_machine_has_their_numbers_and_volumes() {
+fn config_with_disks_of_this_machine_has_their_numbers() {
     let config = parse(
-        "[exports.a]\nvolume = 'a'\nublk = 3\npartition = '2'\n[exports.b]\nvolume = '/b'\n\
+        "[exports.a]\nvolume = 'a'\nublk = 3\n[exports.b]\nvolume = '/b'\n\
          ublk = true\n[exports.c]\nvolume = 'c'\nublk = false\n",
     )
     .unwrap();
     let disks: Vec<_> = config.exports.iter().map(|export| export.ublk.clone()).collect();
-    let disk = |number, identity: &str| Some(UblkOptions { number, identity: identity.into() });
-    assert_eq!(disks, [disk(Some(3), "/etc/yard/a\npartition 2"), disk(None, "/b"), None]);
+    let disk = |number| Some(UblkOptions { number });
+    assert_eq!(disks, [disk(Some(3)), disk(None), None]);
     for (second, problem) in [
         ("ublk=3", "`ublk = 3` is there twice"),
         ("ublk=4\nvhost_user='v'", "`ublk` and `vhost_user` together"),

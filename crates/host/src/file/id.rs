@@ -23,4 +23,13 @@ impl FileId {
             Self { is_block_device: false, device: metadata.dev(), inode: metadata.ino() }
         }
     }
+
+    /// All of it as bytes, for a digest.
+    pub(crate) fn to_bytes(self) -> [u8; 17] {
+        let mut bytes = [0; 17];
+        bytes[0] = self.is_block_device.into();
+        bytes[1..9].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[9..].copy_from_slice(&self.inode.to_ne_bytes());
+        bytes
+    }
 }

@@ -14,6 +14,11 @@ use crate::Error;
 
 /// The control device.
 pub(super) const CONTROL: &str = "/dev/ublk-control";
+/// Path of a character device.
+pub(super) fn path_of(device: u32) -> String {
+    format!("/dev/ublkc{device}")
+}
+
 /// `IOSQE_FIXED_FILE`.
 const FIXED_FILE: u8 = 1;
 
@@ -47,25 +52,28 @@ pub fn check() -> Result<(), Error> {
     ring_of(&open()?).map(drop)
 }
 
-/// A ring that accepts nothing but commands to this file.
-pub(super) fn restricted<S: EntryMarker>(
-    entries: u32,
+/// A ring that accepts nothing until [`enable`].
+pub(super) fn disabled<S: EntryMarker>(entries: u32) -> io::Result<IoUring<S, cqueue::Entry>> {
+    IoUring::<S, cqueue::Entry>::builder().setup_r_disabled().build(entries)
+}
+
+/// Lets a ring accept commands to this file, and nothing else.
+pub(super) fn enable<S: EntryMarker>(
+    ring: &IoUring<S, cqueue::Entry>,
     file: &File,
-) -> io::Result<IoUring<S, cqueue::Entry>> {
-    let mut builder = IoUring::<S, cqueue::Entry>::builder();
-    let ring = builder.setup_r_disabled().build(entries)?;
+) -> io::Result<()> {
     ring.submitter().register_files(&[file.as_raw_fd()])?;
     let mut restrictions = [
         Restriction::sqe_op(opcode::UringCmd16::CODE),
         Restriction::sqe_flags_required(FIXED_FILE),
     ];
     ring.submitter().register_restrictions(&mut restrictions)?;
-    ring.submitter().register_enable_rings()?;
-    Ok(ring)
+    ring.submitter().register_enable_rings()
 }
 
 fn ring_of(control: &File) -> Result<IoUring<Entry128, cqueue::Entry>, Error> {
-    restricted(1, control).map_err(|error| {
+    let ring = disabled(1).and_then(|ring| enable(&ring, control).map(|()| ring));
+    ring.map_err(|error| {
         let problem = match error.raw_os_error() {
             Some(libc::ENOSYS | libc::EPERM) => {
                 "ublk needs io_uring, which this system does not \

@@ -4,19 +4,17 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{JoinHandle, available_parallelism};
-use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::ublk::{
-    ANY_DEVICE, BLOCK_MAX_BYTES, Control, DeviceState, Disk as Geometry, INFO_BYTES, Info,
-    PARAMETERS_BYTES, flag,
+    ANY_DEVICE, BLOCK_MAX_BYTES, Control, DeviceState, Disk as Geometry, Info, flag,
 };
-use sha2::{Digest, Sha256};
 
-use super::control::{CONTROL, Controller, Target};
+use super::control::{CONTROL, Controller, Target, path_of};
 use super::queue::{self, Setup};
+use super::takeover::{self, left_by_another, open_node};
 use crate::Error;
 use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
@@ -28,12 +26,6 @@ const QUEUES_MAX: u16 = 4;
 const DEPTH: u16 = 64;
 /// Length of a request's buffer: two pieces, so that both are in flight.
 const BUFFER_BYTES: u32 = 128 << 10;
-/// Time for udev to give the character device to its user.
-const NODE_PATIENCE: Duration = Duration::from_secs(5);
-/// Time for the end of a server that was killed.
-const LEAVING_PATIENCE: Duration = Duration::from_secs(3);
-/// Time between looks at either.
-const NODE_PAUSE: Duration = Duration::from_millis(10);
 /// Largest number of a disk: the kernel's `UBLK_MAX_UBLKS` is 2^20.
 const NUMBER_MAX: u32 = (1 << 20) - 1;
 const STACK_BYTES: usize = 256 << 10;
@@ -46,22 +38,24 @@ const FLAGS: u64 =
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UblkOptions {
     /// Number of the disk; `None` for any. A disk of this number whose server was killed is taken
-    /// over.
+    /// over, if it was a disk of the same volume: the same file or device, key, cipher and offset.
     pub number: Option<u32>,
-    /// Name of the volume, such as its path. A disk is not taken over for another one.
-    pub identity: String,
 }
 
-/// A disk; its drop removes it.
+/// A disk. Its drop removes it, unless it was taken over: a file system may be mounted, and the
+/// next server may serve it.
 pub(crate) struct Disk {
     controller: Controller,
     device: u32,
     /// Path of its character device.
     path: String,
+    /// The character device. While it is open, the number belongs to this disk.
+    file: Option<Arc<File>>,
     is_unprivileged: bool,
-    /// The disk is there and waits for a server.
+    /// The disk was there and waited for a server.
     is_taken_over: bool,
     is_started: bool,
+    is_stopped: bool,
     queues: Vec<JoinHandle<()>>,
 }
 
@@ -82,32 +76,79 @@ impl Disk {
             let problem = format!("the number {number} is not one from 0 to {NUMBER_MAX}");
             return Err(Error::parameter("ublk", problem));
         }
-        let mut geometry = geometry(&served.volume)?;
+        let geometry = geometry(&served.volume)?;
         let mut controller = Controller::new()?;
-        let wanted = wanted(options);
+        let wanted = wanted(served, options);
         let left = match options.number {
-            Some(number) => left_by_another(&mut controller, number, &wanted, &mut geometry)?,
+            Some(number) => left_by_another(&mut controller, number, &wanted, &geometry)?,
             None => None,
         };
-        let info = match left {
-            Some(info) => info,
-            None => add(&mut controller, &wanted)?,
+        match left {
+            Some((info, geometry)) => Self::take_over(controller, served, geometry, &info),
+            None => Self::make(controller, served, geometry, &wanted),
+        }
+    }
+
+    /// Takes over a disk that another server has left.
+    fn take_over(
+        mut controller: Controller,
+        served: &Served,
+        geometry: Geometry,
+        info: &Info,
+    ) -> Result<Self, Error> {
+        let queues = Queues::prepare(served, geometry, info)?;
+        takeover::begin(&mut controller, info)?;
+        let file = open_node(&path_of(info.device))?;
+        let mut disk = Self::with(controller, info, file, true);
+        disk.start_queues(queues)?;
+        Ok(disk)
+    }
+
+    /// Makes a device with a new disk.
+    fn make(
+        mut controller: Controller,
+        served: &Served,
+        geometry: Geometry,
+        wanted: &Info,
+    ) -> Result<Self, Error> {
+        let info = add(&mut controller, wanted)?;
+        let path = path_of(info.device);
+        let file = match open_node(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                // No server removes a device of this age, so the number is still of this one.
+                let path = info.is_unprivileged().then_some(path.as_str());
+                let target = Target { device: info.device, path };
+                let _ = controller.run(Control::Delete, target, &mut [], 0);
+                return Err(error);
+            }
         };
-        let mut disk = Self {
+        let mut disk = Self::with(controller, &info, file, false);
+        // Ranges of zeroes take long, and many of them may be in flight.
+        let geometry = Geometry { can_zero: !info.is_unprivileged(), ..geometry };
+        if info.is_unprivileged() {
+            served.volume.refuse_suspend(
+                "the volume is a disk of a user without privileges, and the kernel kills a server \
+                 of such a disk that holds a request for 30 s",
+            );
+        }
+        disk.run(Control::SetParameters, "set the size of", &mut geometry.parameters(), 0)?;
+        disk.start_queues(Queues::prepare(served, geometry, &info)?)?;
+        Ok(disk)
+    }
+
+    fn with(controller: Controller, info: &Info, file: File, is_taken_over: bool) -> Self {
+        Self {
             controller,
             device: info.device,
             path: path_of(info.device),
+            file: Some(Arc::new(file)),
             is_unprivileged: info.is_unprivileged(),
-            is_taken_over: left.is_some(),
+            is_taken_over,
             is_started: false,
+            is_stopped: false,
             queues: Vec::new(),
-        };
-        let file = open_node(&disk.path)?;
-        if !disk.is_taken_over {
-            disk.run(Control::SetParameters, "set the size of", &mut geometry.parameters(), 0)?;
         }
-        disk.start_queues(served, geometry, &info, &file)?;
-        Ok(disk)
     }
 
     /// The path of the disk.
@@ -127,36 +168,18 @@ impl Disk {
         Ok(())
     }
 
-    fn start_queues(
-        &mut self,
-        served: &Served,
-        geometry: Geometry,
-        info: &Info,
-        file: &File,
-    ) -> Result<(), Error> {
-        let failed = |error: io::Error| Error::io(Path::new(&path_of(info.device)), "serve", error);
-        for queue in 0..info.queues {
-            let setup = Setup {
-                name: format!("export {:?}", served.name),
-                place: self.place(),
-                volume: Arc::clone(&served.volume),
-                priority: served.priority,
-                throttle: served.throttle.clone(),
-                disk: geometry,
-                file: file.try_clone().map_err(failed)?,
-                queue,
-                depth: info.depth,
-            };
-            let (ready, is_ready) = mpsc::channel();
-            let thread = std::thread::Builder::new().name("ublk queue".into());
-            let thread = thread.stack_size(STACK_BYTES);
-            let thread = thread.spawn(move || queue::serve(setup, &ready)).map_err(failed)?;
+    /// Lets the queues fetch requests.
+    fn start_queues(&mut self, queues: Queues) -> Result<(), Error> {
+        let mut started = Ok(());
+        for Prepared { thread, device, is_ready } in queues.0 {
             self.queues.push(thread);
             // The kernel would wait for the requests of a queue that did not start.
-            let started = is_ready.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-            started.map_err(failed)?;
+            if started.is_ok() {
+                let _ = device.send(Arc::clone(self.file.as_ref().expect("it is open")));
+                started = ready(&is_ready);
+            }
         }
-        Ok(())
+        started.map_err(|error| Error::io(Path::new(&self.path), "serve", error))
     }
 
     fn run(
@@ -172,30 +195,72 @@ impl Disk {
         done.map_err(|error| Error::io(Path::new(&self.path), action, error))
     }
 
-    /// Ends the requests in flight, and removes the disk. A disk that was to be taken over and was
-    /// not goes on waiting when this process ends: a file system may be mounted.
+    /// Ends the requests in flight, and removes the disk; once. A disk that was to be taken over
+    /// and was not goes on waiting when this process ends: a file system may be mounted.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
-        if self.is_taken_over && !self.is_started {
+        let waits_for_another = self.is_taken_over && !self.is_started;
+        // Another server may have a disk of this number afterwards.
+        if waits_for_another || std::mem::replace(&mut self.is_stopped, true) {
             return Ok(());
         }
-        let stopped = self.run(Control::Stop, "stop", &mut [], 0);
-        if stopped.is_ok() {
-            // The kernel has taken back all requests.
-            self.queues.drain(..).for_each(|queue| drop(queue.join()));
-        }
-        stopped.and_then(|()| self.run(Control::Delete, "remove", &mut [], 0))
+        self.run(Control::Stop, "stop", &mut [], 0)?;
+        // The kernel has taken back all requests.
+        self.queues.drain(..).for_each(|queue| drop(queue.join()));
+        // While the file is open, as far as the kernel can do that.
+        let deleted = self.run(Control::DeleteOpen, "remove", &mut [], 0);
+        self.file = None;
+        deleted.or_else(|_| self.run(Control::Delete, "remove", &mut [], 0))
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = self.stop();
+        if !self.is_taken_over {
+            let _ = self.stop();
+        }
     }
 }
 
-/// Path of a character device.
-fn path_of(device: u32) -> String {
-    format!("/dev/ublkc{device}")
+/// Queues that wait for their device. If they are dropped, their threads end.
+struct Queues(Vec<Prepared>);
+
+struct Prepared {
+    thread: JoinHandle<()>,
+    device: Sender<Arc<File>>,
+    is_ready: Receiver<io::Result<()>>,
+}
+
+impl Queues {
+    fn prepare(served: &Served, geometry: Geometry, info: &Info) -> Result<Self, Error> {
+        let failed = |error: io::Error| Error::io(Path::new(&path_of(info.device)), "serve", error);
+        let mut queues = Self(Vec::new());
+        for queue in 0..info.queues {
+            let setup = Setup {
+                name: format!("export {:?}", served.name),
+                place: format!("/dev/ublkb{}", info.device),
+                volume: Arc::clone(&served.volume),
+                priority: served.priority,
+                throttle: served.throttle.clone(),
+                disk: geometry,
+                queue,
+                depth: info.depth,
+            };
+            let (device, opened) = mpsc::channel();
+            let (said, is_ready) = mpsc::channel();
+            let thread = std::thread::Builder::new().name("ublk queue".into());
+            let thread = thread.stack_size(STACK_BYTES);
+            let thread = thread.spawn(move || queue::serve(setup, &opened, &said));
+            let thread = thread.map_err(failed)?;
+            ready(&is_ready).map_err(failed)?;
+            queues.0.push(Prepared { thread, device, is_ready });
+        }
+        Ok(queues)
+    }
+}
+
+/// The next word of a queue's thread.
+fn ready(said: &Receiver<io::Result<()>>) -> io::Result<()> {
+    said.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
 fn geometry(volume: &Volume) -> Result<Geometry, Error> {
@@ -216,13 +281,14 @@ fn geometry(volume: &Volume) -> Result<Geometry, Error> {
         buffer_bytes: BUFFER_BYTES,
         read_only: volume.read_only(),
         can_discard: volume.can_discard(),
+        can_zero: true,
     })
 }
 
 /// The device that is asked of the kernel.
-fn wanted(options: &UblkOptions) -> Info {
+fn wanted(served: &Served, options: &UblkOptions) -> Info {
     let cpus = available_parallelism().map_or(1, usize::from);
-    let digest = Sha256::digest(options.identity.as_bytes());
+    let identity = served.volume.identity();
     Info {
         queues: u16::try_from(cpus).unwrap_or(u16::MAX).min(QUEUES_MAX),
         depth: DEPTH,
@@ -231,7 +297,7 @@ fn wanted(options: &UblkOptions) -> Info {
         device: options.number.unwrap_or(ANY_DEVICE),
         server: -1,
         flags: FLAGS,
-        server_word: u64::from_le_bytes(*digest.first_chunk().expect("it has 32 bytes")),
+        server_word: u64::from_le_bytes(*identity.first_chunk().expect("it has 32 bytes")),
     }
 }
 
@@ -255,105 +321,3 @@ fn add(controller: &mut Controller, wanted: &Info) -> Result<Info, Error> {
 
 /// `ENOTSUPP` of the kernel, which is no error number of programs.
 const ENOTSUPP: i32 = 524;
-
-/// The device of this number, if a server has left a disk for the same volume. An empty device is
-/// removed.
-fn left_by_another(
-    controller: &mut Controller,
-    number: u32,
-    wanted: &Info,
-    geometry: &mut Geometry,
-) -> Result<Option<Info>, Error> {
-    let path = path_of(number);
-    let disk = format!("/dev/ublkb{number}");
-    let refused = |problem: String| Err(Error::parameter(&disk, problem));
-    let failed = |action| move |error| Error::io(Path::new(&path_of(number)), action, error);
-    let with_path = Target { device: number, path: Some(&path) };
-    let Some(info) = settled(controller, with_path).map_err(failed("look at"))? else {
-        return Ok(None);
-    };
-    let target = Target { path: with_path.path.filter(|_| info.is_unprivileged()), ..with_path };
-    match info.state {
-        DeviceState::Dead if !is_open(&path) => {
-            controller.run(Control::Delete, target, &mut [], 0).map_err(failed("remove"))?;
-            return Ok(None);
-        }
-        DeviceState::Quiesced => {}
-        DeviceState::Dead | DeviceState::Live | DeviceState::Other(_) => {
-            return refused(format!(
-                "another server (process {}) has this disk; choose another number, or none for any",
-                info.server
-            ));
-        }
-    }
-    if info.server_word != wanted.server_word {
-        return refused(
-            "the server of this disk has ended, and served another volume or this one by another \
-             path; serve that one again, or choose another number"
-                .into(),
-        );
-    }
-    geometry.buffer_bytes = info.buffer_bytes;
-    let ours = geometry.parameters();
-    let mut theirs = ours;
-    controller.run(Control::GetParameters, target, &mut theirs, 0).map_err(failed("look at"))?;
-    // Behind the length and the kinds, which the kernel extends.
-    if theirs[8..PARAMETERS_BYTES] != ours[8..] {
-        return refused(
-            "the disk had another size, block size, --read-only or --allow-discards with its last \
-             server; serve the volume as before, or choose another number"
-                .into(),
-        );
-    }
-    controller.run(Control::StartRecovery, target, &mut [], 0).map_err(failed("take over"))?;
-    Ok(Some(info))
-}
-
-/// The state of a device, after a server that was killed has left; `None` if there is no device.
-fn settled(controller: &mut Controller, target: Target<'_>) -> io::Result<Option<Info>> {
-    let start = Instant::now();
-    loop {
-        let mut bytes = [0; INFO_BYTES];
-        match controller.run(Control::GetInfo, target, &mut bytes, 0) {
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
-            result => result?,
-        }
-        let info = Info::of(&bytes);
-        let may_leave = info.state == DeviceState::Live
-            || info.state == DeviceState::Quiesced && target.path.is_some_and(is_open);
-        if !may_leave || start.elapsed() > LEAVING_PATIENCE {
-            return Ok(Some(info));
-        }
-        std::thread::sleep(NODE_PAUSE);
-    }
-}
-
-/// Whether a server has opened this character device.
-fn is_open(path: &str) -> bool {
-    let opened = File::options().read(true).write(true).open(path);
-    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
-}
-
-/// Opens a character device, which udev may have yet to give to this user.
-fn open_node(path: &str) -> Result<File, Error> {
-    let start = Instant::now();
-    loop {
-        match File::options().read(true).write(true).open(path) {
-            Ok(file) => return Ok(file),
-            Err(error) if start.elapsed() > NODE_PATIENCE => {
-                return Err(match error.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Error::parameter(
-                        path,
-                        format!(
-                            "{error}; udev has not given the device to this user within {} s: \
-                             docs/ublk.md has the rules",
-                            NODE_PATIENCE.as_secs()
-                        ),
-                    ),
-                    _ => Error::io(Path::new(path), "open", error),
-                });
-            }
-            Err(_) => std::thread::sleep(NODE_PAUSE),
-        }
-    }
-}

@@ -10,6 +10,7 @@
 mod control;
 mod disk;
 mod queue;
+mod takeover;
 
 pub use control::check;
 pub use disk::UblkOptions;

@@ -1,11 +1,14 @@
 //! The thread of one queue.
 //!
 //! ```text
-//! fetch each tag ─> request ─> submit ─> completions ─> commit and fetch
-//!                      └─────────────<── sleep until the kernel or the device
+//! prepare ─> the device is open ─> fetch each tag ─┐
+//!                      ┌───────────────────────────┘
+//!                      └─> request ─> submit ─> completions ─> commit and fetch
+//!                             └─────────────<── sleep until the kernel or the device
 //! ```
-//! The kernel takes commands for a queue from one thread only. The thread ends when the kernel has
-//! taken back all tags.
+//! All that may fail comes before the device is open, as far as the kernel permits that: a takeover
+//! that fails later loses the disk. The kernel takes commands for a queue from one thread only. The
+//! thread ends when the kernel has taken back all tags.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::priority::Priority;
@@ -23,12 +26,12 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
-use super::control::restricted;
+use super::control::{disabled, enable};
 use crate::driver::{Driver, SLOT_BYTES};
 use crate::log::{Event, Kind};
 use crate::memory::{GRANT_MAX_BYTES, Region};
 use crate::poll;
-use crate::process::leave_signals_to_others;
+use crate::process::{flush_for_others, leave_signals_to_others};
 use crate::requests::{Buffers, Ended, Piece, Requests, Taken};
 use crate::threads::AbortOnPanic;
 use crate::throttle::SharedThrottle;
@@ -36,9 +39,6 @@ use crate::volume::Volume;
 
 /// Memory for ciphertext of writes in flight to a disk: as much as a connection has.
 const BOUNCE_BYTES: usize = GRANT_MAX_BYTES / 2;
-
-/// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
-const PR_SET_IO_FLUSHER: i32 = 57;
 
 /// All that a queue needs.
 pub(super) struct Setup {
@@ -50,35 +50,33 @@ pub(super) struct Setup {
     pub(super) priority: Priority,
     pub(super) throttle: Option<Arc<SharedThrottle>>,
     pub(super) disk: Disk,
-    /// The character device.
-    pub(super) file: File,
     pub(super) queue: u16,
     pub(super) depth: u16,
 }
 
-/// Serves a queue until the kernel stops the disk; says when it waits for requests.
-pub(super) fn serve(setup: Setup, ready: &Sender<io::Result<()>>) {
+/// Serves a queue until the kernel stops the disk. Says when it is prepared, takes the open device,
+/// and says when it waits for requests.
+pub(super) fn serve(setup: Setup, device: &Receiver<Arc<File>>, ready: &Sender<io::Result<()>>) {
     // A thread that is gone would leave requests of the kernel without an end.
     let _abort = AbortOnPanic;
     leave_signals_to_others();
     flush_for_others();
-    match Queue::new(setup) {
-        Ok(mut queue) => {
+    let opened = Prepared::new(setup).and_then(|prepared| {
+        let _ = ready.send(Ok(()));
+        // None comes if another queue has failed.
+        device.recv().ok().map(|file| prepared.open(&file)).transpose()
+    });
+    match opened {
+        Ok(Some(mut queue)) => {
             queue.ring.submit();
             let _ = ready.send(Ok(()));
             queue.run();
         }
+        Ok(None) => {}
         Err(error) => {
             let _ = ready.send(Err(error));
         }
     }
-}
-
-/// Tells the kernel that writes of others wait for this thread, so that an allocation here must not
-/// wait for such a write. Only a privileged thread may; for others the risk stays.
-fn flush_for_others() {
-    // SAFETY: the call touches no memory.
-    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
 /// The descriptions of a queue's requests, which the kernel writes.
@@ -170,6 +168,52 @@ impl QueueRing {
     }
 }
 
+/// All parts of a queue that need no device.
+struct Prepared {
+    // First, as in `Queue`.
+    driver: Driver,
+    ring: IoUring<squeue::Entry, cqueue::Entry>,
+    buffers: Arc<Region>,
+    setup: Setup,
+}
+
+impl Prepared {
+    fn new(setup: Setup) -> io::Result<Self> {
+        let Setup { volume, disk, depth, .. } = &setup;
+        let buffer_bytes = disk.buffer_bytes as usize;
+        let buffers = Arc::new(Region::new(usize::from(*depth) * buffer_bytes)?);
+        let bounce_slots = if volume.is_synchronous() { 0 } else { BOUNCE_BYTES / SLOT_BYTES };
+        let world = vec![Arc::clone(&buffers)];
+        let mut driver = Driver::new(&volume.parts, bounce_slots, world, setup.priority)?;
+        driver.set_throttle(setup.throttle.as_ref());
+        driver.log_slow_requests(&setup.name);
+        if !volume.fans_out_pieces() {
+            driver.stay_inline();
+        }
+        Ok(Self { driver, ring: disabled(u32::from(*depth))?, buffers, setup })
+    }
+
+    fn open(self, file: &File) -> io::Result<Queue> {
+        let Self { driver, ring, buffers, setup } = self;
+        let Setup { disk, queue, depth, .. } = setup;
+        let descriptions = Descriptions::map(file, queue, depth)?;
+        enable(&ring, file)?;
+        let buffer_bytes = disk.buffer_bytes as usize;
+        let mut ring = QueueRing { ring, queue, buffers, buffer_bytes };
+        (0..depth).for_each(|tag| ring.push(Io::Fetch, tag, 0));
+        Ok(Queue {
+            driver,
+            ring,
+            requests: Requests::new(TagBuffers { buffer_bytes }),
+            descriptions,
+            disk,
+            shown: VecDeque::new(),
+            tags: usize::from(depth),
+            place: setup.place,
+        })
+    }
+}
+
 struct Queue {
     // First, so that its drop has waited for the operations that use the memory of the others.
     driver: Driver,
@@ -186,34 +230,6 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(setup: Setup) -> io::Result<Self> {
-        let Setup { volume, disk, file, queue, depth, .. } = &setup;
-        let buffer_bytes = disk.buffer_bytes as usize;
-        let buffers = Arc::new(Region::new(usize::from(*depth) * buffer_bytes)?);
-        let bounce_slots = if volume.is_synchronous() { 0 } else { BOUNCE_BYTES / SLOT_BYTES };
-        let world = vec![Arc::clone(&buffers)];
-        let mut driver = Driver::new(&volume.parts, bounce_slots, world, setup.priority)?;
-        driver.set_throttle(setup.throttle.as_ref());
-        driver.log_slow_requests(&setup.name);
-        if !volume.fans_out_pieces() {
-            driver.stay_inline();
-        }
-        let descriptions = Descriptions::map(file, *queue, *depth)?;
-        let ring = restricted(u32::from(*depth), file)?;
-        let mut ring = QueueRing { ring, queue: *queue, buffers, buffer_bytes };
-        (0..*depth).for_each(|tag| ring.push(Io::Fetch, tag, 0));
-        Ok(Self {
-            driver,
-            ring,
-            requests: Requests::new(TagBuffers { buffer_bytes }),
-            descriptions,
-            disk: *disk,
-            shown: VecDeque::new(),
-            tags: usize::from(*depth),
-            place: setup.place,
-        })
-    }
-
     /// Serves until the kernel has taken back all tags.
     fn run(&mut self) {
         while self.tags > 0 {

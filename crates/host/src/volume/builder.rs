@@ -1,6 +1,6 @@
 //! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use blockyard_crypt::params::{CryptParams, VolumePart};
@@ -15,6 +15,7 @@ use blockyard_engine::sq::DevId;
 
 use super::control::{Described, Keys};
 use super::crypt_mapping::{Composition, crypt_devices};
+use super::identity;
 use super::mapped::Mapped;
 use super::placement::Placement;
 use super::{Volume, VolumeOptions};
@@ -65,7 +66,7 @@ impl Volume {
         }
         let mut builder = Builder::new(options);
         let devices = crypt_devices(&file, &composition)?;
-        builder.describe(&devices);
+        builder.describe(&devices, identity::digest_of_crypt(&file, &composition)?);
         let (lowest, above) = devices.split_first().expect("the parts are a device");
         let needs: Vec<_> = lowest.lines.iter().flat_map(|line| line.needs().devices).collect();
         let dev = builder.add_device(file.whole(), &needs)?;
@@ -92,10 +93,13 @@ impl Volume {
         let mut builder = Builder::new(options);
         let start = Sector::holding(file.start_bytes());
         let file = file.whole();
-        let area = DeviceArea { dev: file.path().display().to_string(), start };
-        let arguments = Arc::new(Linear { area });
-        let line = Line { start: 0, len: len.0, target: &LINEAR, arguments };
-        builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
+        let mapping = |dev: String| {
+            let arguments = Arc::new(Linear { area: DeviceArea { dev, start } });
+            let line = Line { start: 0, len: len.0, target: &LINEAR, arguments };
+            MappedDevice { name: String::new(), lines: vec![line] }
+        };
+        let digest = identity::digest(&[mapping(identity::device_name(&file))]);
+        builder.describe(&[mapping(file.path().display().to_string())], digest);
         let dev = builder.add_device(file, &[])?;
         let target = Arc::new(Linear { area: DeviceArea { dev, start } });
         builder.extents.push(TableExtent::new(Sector(0), len, target));
@@ -109,7 +113,7 @@ impl Volume {
     pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
         let mappings = table::parse(text, &options.targets)?;
         let mut builder = Builder::new(options);
-        builder.describe(&mappings);
+        builder.describe(&mappings, identity::digest(&mappings));
         builder.mappings(&mappings)?;
         Ok(builder.build())
     }
@@ -154,7 +158,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Describes the table.
-    fn describe(&mut self, devices: &[MappedDevice]) {
+    fn describe(&mut self, devices: &[MappedDevice], digest: [u8; 32]) {
+        self.described.digest = digest;
         self.described.table = devices.iter().map(MappedDevice::without_keys).collect();
         self.described.targets = devices.iter().map(MappedDevice::targets).collect();
     }
@@ -241,6 +246,7 @@ impl<'a> Builder<'a> {
             can_discard,
             is_synchronous,
             fans_out_pieces: self.placement.fans_out_pieces,
+            suspend_refusal: OnceLock::new(),
             ciphers,
         }
     }

@@ -115,6 +115,8 @@ pub(super) struct Described {
     pub(super) table: String,
     pub(super) targets: String,
     pub(super) adaptive: Vec<AdaptiveStatus>,
+    /// Of the table with its keys; see `identity`.
+    pub(super) digest: [u8; 32],
 }
 
 /// Serialises state changes, and tracks valid keys.
@@ -148,9 +150,13 @@ impl Volume {
     /// Makes new bios wait, and returns when those in flight have ended.
     ///
     /// # Errors
-    /// The bios do not end within the limit; the state is then unchanged.
+    /// The bios do not end within the limit, or a user of the volume does not wait; the state is
+    /// then unchanged.
     pub fn suspend(&self) -> Result<(), ControlError> {
         let _turn = self.turn();
+        if let Some(&problem) = self.suspend_refusal.get() {
+            return Err(invalid(problem));
+        }
         if self.gate()?.close(SUSPEND_LIMIT) {
             return Ok(());
         }
@@ -162,6 +168,12 @@ impl Volume {
                 SUSPEND_LIMIT.as_secs()
             ),
         })
+    }
+
+    /// Refuses [`Volume::suspend`] from now on, for this reason.
+    pub(crate) fn refuse_suspend(&self, problem: &'static str) {
+        // The first reason is enough.
+        let _ = self.suspend_refusal.set(problem);
     }
 
     /// Wakes the connections: the limits of their rate have changed.

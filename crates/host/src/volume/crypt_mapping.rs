@@ -49,7 +49,7 @@ pub(super) fn crypt_devices(
 }
 
 /// The device of the parts, and the one that protects its sectors, if there are any.
-fn with_protection(
+pub(super) fn with_protection(
     file: &DeviceFile,
     device: &str,
     composition: &Composition,

@@ -5,6 +5,7 @@ pub mod control;
 mod crypt_mapping;
 mod devices;
 mod flush;
+mod identity;
 mod mapped;
 mod observed;
 mod options;
@@ -13,6 +14,7 @@ mod resize;
 mod targets;
 
 use std::num::NonZeroU64;
+use std::sync::OnceLock;
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::DeviceArea;
@@ -46,6 +48,8 @@ pub struct Volume {
     can_discard: bool,
     is_synchronous: bool,
     fans_out_pieces: bool,
+    /// Why the volume cannot be suspended.
+    suspend_refusal: OnceLock<&'static str>,
     /// Descriptions of the ciphers, each after a comma.
     ciphers: String,
 }

@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const COPIES: u64 = 3;
 
 /// Parts of the script of ublk.
-const UBLK_PARTS: usize = 11;
+const UBLK_PARTS: usize = 14;
 
 /// Passes of all writers between two kills, and before and after a migration.
 const PASSES: usize = 6;

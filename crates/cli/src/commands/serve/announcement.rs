@@ -5,28 +5,21 @@ use blockyard::{Listening, Volume};
 use super::Serving;
 use super::tls::TlsArgs;
 use crate::config::ExportSpec;
-use crate::failure::Failure;
 use crate::nbd;
-use crate::output::say;
 use crate::size::human_size;
 
 impl Serving<'_> {
-    /// Shows the disks of this machine, and says where they are.
-    pub(super) fn start_disks(
-        &self,
-        listening: &mut Listening,
-        servers: &[nbd::Server],
-    ) -> Result<(), Failure> {
-        listening.start_disks()?;
+    /// The lines about the disks of this machine, for the time when they have started.
+    pub(super) fn of_disks(&self, listening: &Listening, servers: &[nbd::Server]) -> Vec<String> {
         let tls = &self.plan.fixed.tls;
+        let mut lines = Vec::new();
         for (name, path) in listening.disks() {
             let exports = self.plan.exports.iter().zip(&self.volumes);
             for (spec, volume) in exports.filter(|(spec, _)| spec.name == *name) {
-                let lines = announcement(spec, volume, servers, Some(path), tls);
-                lines.iter().for_each(|line| say(line));
+                lines.extend(announcement(spec, volume, servers, Some(path), tls));
             }
         }
-        Ok(())
+        lines
     }
 }
 

@@ -25,7 +25,8 @@ use sd_notify::NotifyState;
 
 use super::fixed::Fixed;
 use super::{
-    ServeArgs, announcement, open_export, tell_service_manager, with_disk, with_export, with_limits,
+    ServeArgs, announcement, open_export, own_disk, tell_service_manager, with_disk, with_export,
+    with_limits,
 };
 use crate::config::{Config, ExportSpec, RateSpec};
 use crate::disk_spec::DiskSocket;
@@ -190,6 +191,7 @@ impl Reloader {
     fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
         let Read { config, server, warnings } =
             read_again(path, &self.args, &self.fixed, self.broker.as_ref())?;
+        own_disk::check(&self.args, &config.exports)?;
         let log = self.args.log.or(config.log);
         let mut groups = current.limit_groups.clone();
         groups.extend(config.limit_groups);
