@@ -169,9 +169,8 @@ takeovers() {
 
 # A server starts while another one removes the disk of this number.
 replaced() {
-    for round in 1 2 3; do
+    for volume in /run/other /run/own; do
         ending=$server
-        [ $round = 2 ] && volume=/run/own || volume=/run/other
         kill "$ending"
         serve $volume $plain --ublk=4 && is_up && wait "$ending" && [ -e /dev/ublkb4 ] || return
     done
