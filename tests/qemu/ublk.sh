@@ -34,7 +34,7 @@ is_up() {
         kill -0 "$server" && usleep 50000 || return
     done
 }
-refuses() { serve "$@" && ! wait "$server"; }
+refuses() { serve "$@" && ! is_up && ! wait "$server"; }
 says() { grep -q "$1" "$log"; }
 
 absent() { refuses $luks --ublk=3 && says 'modprobe ublk_drv'; }

@@ -100,7 +100,8 @@ pub(super) fn begin(controller: &mut Controller, info: &Info) -> Result<(), Erro
 /// The state of a device, after a server that was killed has left, or one that ends has removed it;
 /// `None` if there is no device.
 fn settled(controller: &mut Controller, target: Target<'_>) -> io::Result<Option<Info>> {
-    let start = Instant::now();
+    let mut since = Instant::now();
+    let mut last = None;
     loop {
         let info = look(controller, target);
         let limit = match &info {
@@ -118,7 +119,11 @@ fn settled(controller: &mut Controller, target: Target<'_>) -> io::Result<Option
                 }
             }
         };
-        if start.elapsed() >= limit {
+        // A server that has waited for udev removes its device only then.
+        if last.replace(limit) != Some(limit) {
+            since = Instant::now();
+        }
+        if since.elapsed() >= limit {
             return info;
         }
         std::thread::sleep(PAUSE);
