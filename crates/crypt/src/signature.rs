@@ -63,6 +63,11 @@ impl fmt::Display for Signature {
                  --socket=/tmp/disk.sock IMAGE`, and name the volume \
                  nbd+unix:///?socket=/tmp/disk.sock"
             ),
+            None if self.name == RBD_CLONE => f.write_str(
+                "; blocks of its parent have another key; copy them into the clone with `rbd \
+                 flatten POOL/IMAGE --encryption-passphrase-file CLONE \
+                 --encryption-passphrase-file PARENT`",
+            ),
             None => Ok(()),
         }
     }
@@ -88,6 +93,10 @@ const SWAP: &str = "swap space";
 const SWAP_OFFSETS_BYTES: &[usize] = &[4086, 8182, 16_374, 32_758, 65_526];
 /// The label may stand in any of the first four sectors.
 const LVM_OFFSETS_BYTES: &[usize] = &[24, 536, 1048, 1560];
+
+/// A LUKS header with another magic: blocks that the clone has not written come from the parent,
+/// which has another key or none (Ceph, `librbd/crypto/luks/Magic.cc`).
+const RBD_CLONE: &str = "an encrypted clone of librbd";
 
 /// Formats with long marks. The order matters only where one format contains another's mark.
 const MARKS: &[Mark] = &[
@@ -126,6 +135,7 @@ const MARKS: &[Mark] = &[
     mark("a VDO volume", &[0], b"dmvdo001"),
     mark("a Stratis pool", &[516], b"!Stra0tis\x86\xff\x02^\x41rh"),
     mark("a Ceph BlueStore device", &[0], b"bluestore block device"),
+    mark(RBD_CLONE, &[0], b"RBDL\xba\xbe"),
 ];
 
 /// Length of the footer of some images, the last sector of the file.
@@ -362,6 +372,14 @@ mod tests {
             disk[(131 << 10)..(131 << 10) + 8].copy_from_slice(&magic);
             assert_eq!(named(&disk), Some("a member of a ZFS pool"));
         }
+    }
+
+    #[test]
+    fn encrypted_clone_of_librbd_is_named_with_its_remedy() {
+        let mut disk = vec![0; DISK_LEN];
+        disk[..8].copy_from_slice(b"RBDL\xba\xbe\0\x02");
+        let found = probe(&disk).unwrap().to_string();
+        assert!(found.contains("encrypted clone") && found.contains("rbd flatten"), "{found}");
     }
 
     #[test]
