@@ -124,6 +124,13 @@ impl Cluster {
         tools::read(self.tool("ceph").args(["--connect-timeout", "30"]).args(words))
     }
 
+    /// A configuration of a client that answers questions on a socket.
+    pub(crate) fn conf_of_client(&self, socket: &Path) -> Result<String> {
+        let text = fs::read_to_string(self.conf())?;
+        let named = format!("[client]\nadmin socket = {}\n", socket.display());
+        Ok(text.replace("[client]\nadmin socket =\n", &named))
+    }
+
     /// Makes an image of some MiB, and returns its name for us.
     pub(crate) fn image(&self, name: &str, size_mib: u32) -> Result<String> {
         let image = format!("{POOL}/{name}");
@@ -165,6 +172,21 @@ impl Cluster {
         ensure!(up, "the OSD does not come up: {}", self.said("osd.0"));
         // A list asks every placement group, and waits for it.
         tools::run(self.tool("rados").args(["-p", POOL, "ls"]))?;
+        Ok(())
+    }
+
+    /// Makes the cluster full by its limits, or ends that, and waits until the OSD has told it.
+    pub(crate) fn set_full(&self, full: bool) -> Result<()> {
+        // Each is below the next one. A new disk is more than 1 % full.
+        let limits = if full { ["0.001", "0.002", "0.003"] } else { ["0.85", "0.90", "0.95"] };
+        let names = ["set-nearfull-ratio", "set-backfillfull-ratio", "set-full-ratio"];
+        for (name, limit) in names.iter().zip(limits) {
+            self.ceph(&["osd", name, limit])?;
+        }
+        let told = until(LIMIT, || {
+            self.ceph(&["health"]).is_ok_and(|health| health.contains(" full osd(s)") == full)
+        });
+        ensure!(told, "the cluster does not become full, or stays so: {}", self.ceph(&["health"])?);
         Ok(())
     }
 

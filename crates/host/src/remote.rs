@@ -62,6 +62,14 @@ impl RemoteDisk {
         })
     }
 
+    /// Whether another server of the disk may go on in place of this one.
+    pub(crate) fn is_gateway(&self) -> bool {
+        match self {
+            Self::Nbd(_) => false,
+            Self::Rbd(image) => image.is_gateway(),
+        }
+    }
+
     /// The URI of an export.
     pub(crate) fn uri(&self) -> Option<&Uri> {
         match self {

@@ -4,29 +4,48 @@ use super::content;
 use crate::cases::Cases;
 use crate::ceph::{Cluster, POOL};
 use crate::lab::{Lab, Server};
+use crate::nbd::{FLAG_FUA, Range, Raw, WRITE};
 use crate::process::until;
 use crate::tools::{self, tool};
 use crate::volume::noise;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const SIZE_MIB: u32 = 64;
 /// The data of a volume with a header of 16 MiB.
 const DATA_BYTES: usize = ((SIZE_MIB - 16) as usize) << 20;
+/// The data of a volume whose content librbd encrypts too.
+const SMALL_MIB: u32 = 4;
+const SMALL_BYTES: usize = (SMALL_MIB as usize) << 20;
 /// A short time limit of requests.
 const SHORT: &str = "&reconnect-delay=3";
+
+/// CPU time after which a gateway has passed some megabytes on.
+const LOADED_NS: u64 = 50_000_000;
+/// NBD's error of a server that is going away.
+const ESHUTDOWN: u32 = 108;
 
 type Case = fn(&Lab, &mut Cluster) -> Result<String>;
 
 const CASES: &[(&str, Case)] = &[
     ("RBD: a volume is formatted, loaded, served and dumped", whole),
     ("RBD: librbd's encryption, both ways", librbd),
+    ("RBD: an encrypted clone of librbd is named", clone_of_encrypted),
+    ("RBD: a FUA write is flushed", fua),
+    ("RBD: signals stay with the program", signals),
     ("RBD: a second writer is refused, and a dead one fenced", lock),
     ("RBD: a paused server writes nothing after it was fenced", fenced),
+    ("RBD: a paused gateway writes nothing after another one took over", paused_gateway),
+    ("RBD: gateways that are killed under verified load", gateways_die),
     ("RBD: kill -9 of the only OSD under verified load", osd_dies),
+    ("RBD: kill -9 of the monitor under verified load", monitor_dies),
+    ("RBD: a full cluster", full),
     ("RBD: a cluster that is away longer than the limit", away),
     ("RBD: an image made shorter, longer, or removed", resized),
     ("RBD: names that lead nowhere", nowhere),
@@ -116,6 +135,17 @@ fn whole(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     Ok("dump, load, serve, snapshot".into())
 }
 
+/// Gives both headers of a LUKS2 volume the magic of an encrypted clone: configuration, image.
+const MARK_CLONE: &str = "
+import rados, rbd, sys
+conf, image = sys.argv[1:]
+with rados.Rados(conffile=conf) as cluster, cluster.open_ioctx('rbd') as pool:
+    with rbd.Image(pool, image) as disk:
+        second = int.from_bytes(disk.read(8, 8), 'big')
+        disk.write(b'RBDL', 0)
+        disk.write(b'LDBR', second)
+";
+
 /// Reads or writes an image through librbd's own encryption: format, image, file, `read` or
 /// `write`.
 const LIBRBD: &str = "
@@ -144,35 +174,120 @@ fn by_librbd(lab: &Lab, cluster: &Cluster, words: [&str; 4]) -> Result<()> {
 
 fn librbd(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let file = lab.path("rbd.librbd").display().to_string();
-    for form in ["luks1", "luks2"] {
-        let image = format!("theirs-{form}");
-        let name = cluster.image(&image, SIZE_MIB)?;
-        let pass = lab.pass().display().to_string();
-        let words = ["encryption", "format", &format!("{POOL}/{image}"), form, &pass];
-        tools::run(cluster.tool("rbd").args(words))?;
-        let len = dump(lab, &name)?.len();
-        let want = noise(4, len);
-        load(lab, &name, &want)?;
-        by_librbd(lab, cluster, [&image, form, &file, "read"])?;
-        content::same(&fs::read(&file)?, &want)?;
-        let want = noise(5, len);
-        fs::write(&file, &want)?;
-        by_librbd(lab, cluster, [&image, form, &file, "write"])?;
-        content::same(&dump(lab, &name)?, &want)?;
-    }
+    let pass = lab.pass().display().to_string();
+    let theirs = |form: &str| format!("theirs-{form}");
+    // librbd's headers have 4 and 16 MiB. It measures the KDF for seconds, beside the rest.
+    let forms = [("luks1", 4), ("luks2", 16)];
+    let formatting = forms.map(|(form, header_mib)| -> Result<Child> {
+        cluster.image(&theirs(form), header_mib + SMALL_MIB)?;
+        let words = ["encryption", "format", &format!("{POOL}/{}", theirs(form)), form, &pass];
+        cluster.tool("rbd").args(words).spawn().context("rbd does not start")
+    });
     // Objects of 32 MiB move the start of the data: librbd wants a multiple of them.
-    for (image, object) in [("ours", "4M"), ("ours-large", "32M")] {
+    for (image, object, start_mib) in [("ours", "4M", 16), ("ours-large", "32M", 32)] {
         let path = format!("{POOL}/{image}");
-        let words = ["create", &path, "--size", "96M", "--object-size", object];
+        let size = format!("{}M", start_mib + SMALL_MIB);
+        let words = ["create", &path, "--size", &size, "--object-size", object];
         tools::run(cluster.tool("rbd").args(words))?;
         let name = cluster.name(image, "");
         format(lab, &name)?;
-        let want = noise(6, dump(lab, &name)?.len());
+        let want = noise(6, SMALL_BYTES);
         load(lab, &name, &want)?;
         by_librbd(lab, cluster, [image, "luks2", &file, "read"])?;
         content::same(&fs::read(&file)?, &want)?;
     }
+    for ((form, _), formatted) in forms.iter().zip(formatting) {
+        ensure!(formatted?.wait()?.success(), "rbd encryption format {form}");
+        let name = cluster.name(&theirs(form), "");
+        // librbd's keyslot takes seconds to open; the next ones would too.
+        let mut change = lab.blockyard(&["key", "change", &name, "--key-file", &pass]);
+        change.args(["--new-keyfile", &pass, "--force", "--pbkdf-force-iterations"]);
+        change.args(if *form == "luks1" { &["1000"] } else { &["4", "--pbkdf-memory", "32"][..] });
+        tools::run(&mut change)?;
+        let want = noise(4, SMALL_BYTES);
+        fs::write(&file, &want)?;
+        by_librbd(lab, cluster, [&theirs(form), form, &file, "write"])?;
+        content::same(&dump(lab, &name)?, &want)?;
+        let want = noise(5, SMALL_BYTES);
+        load(lab, &name, &want)?;
+        by_librbd(lab, cluster, [&theirs(form), form, &file, "read"])?;
+        content::same(&fs::read(&file)?, &want)?;
+    }
     Ok("luks1 and luks2 of librbd, LUKS2 of ours".into())
+}
+
+/// An encrypted clone by its magic; Ceph 16 cannot make one.
+fn clone_of_encrypted(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let name = volume(lab, cluster, "clone")?;
+    let mut mark = tool("/usr/bin/python3");
+    tools::run(mark.args(["-c", MARK_CLONE]).arg(cluster.conf()).arg("clone"))?;
+    for command in [&mut with_pass(lab, "dump", &name), &mut lab.blockyard(&["info", &name])] {
+        let error = refused(command)?;
+        ensure!(error.contains("encrypted clone") && error.contains("rbd flatten"), "{error}");
+    }
+    Ok("named, with the remedy".into())
+}
+
+/// librbd counts the flushes that it was asked for.
+fn fua(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let name = volume(lab, cluster, "fua")?;
+    let socket = lab.path("fua.asok");
+    let conf = lab.write("fua.conf", cluster.conf_of_client(&socket)?)?;
+    let name = name.replace(&cluster.conf().display().to_string(), &conf.display().to_string());
+    let server = serve(lab, &name, "fua")?;
+    let mut raw = Raw::connect(server.socket())?;
+    let mut write = |flags: u16| -> Result<u64> {
+        let before = flushes(cluster, &socket)?;
+        raw.send_flagged(WRITE, flags, 1, Range { offset: 4096, len: 4096 }, &[7; 4096])?;
+        let (_, error) = raw.reply()?;
+        ensure!(error == 0, "a write failed with error {error}");
+        Ok(flushes(cluster, &socket)? - before)
+    };
+    let plain = write(0)?;
+    let fua = write(FLAG_FUA)?;
+    ensure!((plain, fua) == (0, 1), "{plain} flushes for a write, {fua} for one with FUA");
+    server.stop()?;
+    Ok("a flush behind it".into())
+}
+
+/// The flushes of the only image of a client, by its admin socket.
+fn flushes(cluster: &Cluster, socket: &Path) -> Result<u64> {
+    let mut ask = cluster.tool("ceph");
+    let said = tools::read(ask.arg("--admin-daemon").arg(socket).args(["perf", "dump"]))?;
+    let counters: Value = serde_json::from_str(&said)?;
+    let counters = counters.as_object().context("no counters")?;
+    let image = counters.iter().find(|(name, _)| name.starts_with("librbd-"));
+    image.and_then(|(_, image)| image["flush"].as_u64()).context("no counter of flushes")
+}
+
+fn signals(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let name = volume(lab, cluster, "signals")?;
+    let server = serve(lab, &name, "signals")?;
+    let stops: u64 = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+        .map(|signal| 1 << (signal as i32 - 1))
+        .iter()
+        .sum();
+    let mut count = 0;
+    for task in fs::read_dir(format!("/proc/{}/task", server.process().0))? {
+        let status = fs::read_to_string(task?.path().join("status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim).with_context(|| format!("no field {name}"))
+        };
+        let name = field("Name:")?;
+        let blocked = u64::from_str_radix(field("SigBlk:")?, 16)?;
+        // Threads of librados and librbd.
+        if ["msgr-worker", "ms_dispatch", "io_context_pool", "safe_timer", "log", "service"]
+            .iter()
+            .any(|start| name.starts_with(start))
+        {
+            count += 1;
+            ensure!(blocked & stops == stops, "thread {name} takes signals: {blocked:x}");
+        }
+    }
+    ensure!(count >= 4, "{count} threads of librados");
+    server.stop()?;
+    Ok(format!("{count} threads"))
 }
 
 fn lock(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
@@ -217,6 +332,11 @@ fn fenced(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     old.process().signal(Signal::SIGSTOP)?;
     let new = serve(lab, &cluster.name("paused", "&break-lock=true"), "new")?;
     let want = content::fill(new.socket(), 9)?;
+    // A machine that is suspended may wake up after the hour that the cluster has as default.
+    let month = tools::read(tool("date").args(["-u", "-d", "30 days", "+%F"]))?;
+    let blocked = cluster.ceph(&["osd", "blocklist", "ls"])?;
+    let ends = blocked.lines().filter_map(|line| line.split_whitespace().nth(1));
+    ensure!(ends.max() > Some(month.trim()), "fenced for a short time only: {blocked}");
     old.process().signal(Signal::SIGCONT)?;
     let told = until(Duration::from_secs(30), || old.log().contains("fenced"));
     ensure!(told, "the old server does not report it: {}", old.log());
@@ -229,11 +349,134 @@ fn fenced(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     Ok("no late write".into())
 }
 
+/// A server of an image's ciphertext, one of several; it takes over with its first write.
+fn gateway(lab: &Lab, cluster: &Cluster, image: &str, place: &Place) -> Result<Server> {
+    let sectors = u64::from(SIZE_MIB) << 11;
+    let name = cluster.name(image, "&break-lock=true");
+    let table = lab.write("gateway.table", format!("0 {sectors} linear {name} 0\n"))?;
+    let table = table.display().to_string();
+    let listen = format!("127.0.0.1:{}", place.port);
+    lab.serve(place.name, &["--shared", "--table", &table, "--listen", &listen])
+}
+
+/// Where a gateway listens, beside the socket of its name.
+struct Place {
+    name: &'static str,
+    port: u16,
+}
+
+fn places() -> Result<[Place; 2]> {
+    let ports = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    let [one, two] = ports.map(|port| port.local_addr());
+    Ok([Place { name: "one", port: one?.port() }, Place { name: "two", port: two?.port() }])
+}
+
+/// A client of both gateways, which uses the second one while the first one is away.
+fn client_of(lab: &Lab, places: &[Place; 2]) -> Result<Server> {
+    let sectors = u64::from(SIZE_MIB) << 11;
+    let [one, two] = places.each_ref().map(|place| {
+        format!("round-robin 0 1 0 nbd://127.0.0.1:{}?timeout=1&unflushed=trust", place.port)
+    });
+    let line = format!("0 {sectors} multipath 1 queue_if_no_path 0 2 1 {one} {two}\n");
+    let table = lab.write("client.table", line)?.display().to_string();
+    lab.serve("client", &["--table", &table])
+}
+
+/// Stops all threads of a server.
+fn pause(server: &Server) -> Result<()> {
+    server.process().signal(Signal::SIGSTOP)?;
+    let tasks = format!("/proc/{}/task", server.process().0);
+    let is_stopped = || -> Result<bool> {
+        for task in fs::read_dir(&tasks)? {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            if !state.starts_with('T') {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    let stopped = until(Duration::from_secs(10), || is_stopped().unwrap_or(false));
+    ensure!(stopped, "the server does not stop");
+    Ok(())
+}
+
+fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    cluster.image("gateways", SIZE_MIB)?;
+    let places = places()?;
+    let one = gateway(lab, cluster, "gateways", &places[0])?;
+    let two = gateway(lab, cluster, "gateways", &places[1])?;
+    let mut late = Raw::connect(one.socket())?;
+    let client = client_of(lab, &places)?;
+    let mut disk = Raw::connect(client.socket())?;
+    // A late write at a gateway that never had the lock must not fence the one that has it.
+    let mut standby = Raw::connect(two.socket())?;
+    pause(&two)?;
+    standby.send(WRITE, 4, Range { offset: 0, len: 65536 }, &[0x10; 65536])?;
+    disk.write(0, &[0x11; 65536])?;
+    two.process().signal(Signal::SIGCONT)?;
+    let (_, error) = standby.reply()?;
+    ensure!(error == ESHUTDOWN, "the late write of a standby got {error}: {}", two.log());
+    ensure!(disk.read(0, 65536)? == [0x11; 65536], "a late write of a standby");
+    // Another connection of the first gateway writes too, as long as no other one took over.
+    late.write(0, &[0x22; 65536])?;
+    ensure!(disk.read(0, 65536)? == [0x22; 65536], "two clients of one gateway");
+    pause(&one)?;
+    late.send(WRITE, 5, Range { offset: 0, len: 65536 }, &[0x33; 65536])?;
+    disk.write(0, &[0x44; 65536])?;
+    ensure!(two.log().contains("fences"), "the second gateway fences nobody: {}", two.log());
+    one.process().signal(Signal::SIGCONT)?;
+    let (_, error) = late.reply()?;
+    ensure!(error == ESHUTDOWN, "the late write got {error}: {}", one.log());
+    ensure!(disk.read(0, 65536)? == [0x44; 65536], "a late write");
+    // The first one is open again, and the client goes back to it. Its old connection stays mute.
+    disk.write(65536, &[0x55; 65536])?;
+    let back = until(Duration::from_secs(30), || {
+        disk.write(65536, &[0x66; 65536]).is_ok() && one.log().matches("fences").count() == 1
+    });
+    ensure!(back, "the first gateway does not take over again: {}{}", one.log(), client.log());
+    late.send(WRITE, 6, Range { offset: 0, len: 65536 }, &[0x77; 65536])?;
+    ensure!(late.reply()?.1 == ESHUTDOWN, "an old connection of an open gateway writes");
+    ensure!(disk.read(0, 65536)? == [0x44; 65536], "a late write of an old connection");
+    client.stop()?;
+    one.stop()?;
+    two.stop()?;
+    Ok("fenced, open again, and back".into())
+}
+
+fn gateways_die(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    cluster.image("mortal", SIZE_MIB)?;
+    let places = places()?;
+    let one = gateway(lab, cluster, "mortal", &places[0])?;
+    let two = gateway(lab, cluster, "mortal", &places[1])?;
+    let client = client_of(lab, &places)?;
+    let mut load = verified(&client)?;
+    let far = |server: &Server, ns: u64| -> Result<()> {
+        let before = server.process().cpu_ns()?;
+        let passed = until(Duration::from_secs(20), || {
+            server.process().cpu_ns().is_ok_and(|now| now > before + ns)
+        });
+        ensure!(passed, "{} has no load: {}", server.log(), client.log());
+        Ok(())
+    };
+    far(&one, LOADED_NS)?;
+    one.kill()?;
+    far(&two, LOADED_NS)?;
+    let one = gateway(lab, cluster, "mortal", &places[0])?;
+    far(&one, LOADED_NS)?;
+    two.kill()?;
+    let status = load.wait()?;
+    ensure!(status.success(), "fio: {status}; {}", client.log());
+    client.stop()?;
+    one.stop()?;
+    Ok("every byte verified".into())
+}
+
 /// Verified load on a served disk.
 fn verified(server: &Server) -> Result<Child> {
     let mut fio = tool("fio");
     fio.args(["--name=v", "--ioengine=nbd", "--rw=randwrite", "--bs=16k", "--iodepth=16"]);
-    fio.args(["--size=48m", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+    fio.args(["--size=24m", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
     // A file of state would be left in the working directory.
     fio.arg("--verify_state_save=0");
     fio.args(["--rate_iops=400", "--loops=2"]).arg(format!("--uri={}", server.uri()));
@@ -241,16 +484,20 @@ fn verified(server: &Server) -> Result<Child> {
     fio.spawn().context("fio does not start")
 }
 
-fn osd_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
-    let name = volume(lab, cluster, "osd")?;
-    let server = serve(lab, &name, "osd")?;
+/// Starts verified load on an image, and waits until some megabytes went through the cipher.
+fn loaded(lab: &Lab, cluster: &Cluster, image: &str) -> Result<(Server, Child)> {
+    let server = serve(lab, &volume(lab, cluster, image)?, image)?;
     let mut load = verified(&server)?;
     let before = server.process().cpu_ns()?;
-    // Some megabytes have gone through the cipher.
     until(Duration::from_secs(10), || {
-        server.process().cpu_ns().is_ok_and(|now| now > before + 50_000_000)
+        server.process().cpu_ns().is_ok_and(|now| now > before + LOADED_NS)
     });
-    ensure!(load.try_wait()?.is_none(), "the load has ended before the OSD dies");
+    ensure!(load.try_wait()?.is_none(), "the load has ended too early: {}", server.log());
+    Ok((server, load))
+}
+
+fn osd_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let (server, mut load) = loaded(lab, cluster, "osd")?;
     cluster.kill("osd.0")?;
     cluster.launch("osd.0")?;
     cluster.await_osd()?;
@@ -260,14 +507,54 @@ fn osd_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     Ok("every byte verified".into())
 }
 
+fn monitor_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let (server, mut load) = loaded(lab, cluster, "monitor")?;
+    cluster.kill("mon.a")?;
+    let before = server.process().cpu_ns()?;
+    let goes_on = until(Duration::from_secs(10), || {
+        server.process().cpu_ns().is_ok_and(|now| now > before + LOADED_NS)
+    });
+    ensure!(goes_on, "no I/O without a monitor: {}", server.log());
+    cluster.launch("mon.a")?;
+    cluster.await_osd()?;
+    let status = load.wait()?;
+    ensure!(status.success(), "fio: {status}; {}", server.log());
+    server.stop()?;
+    Ok("every byte verified".into())
+}
+
+fn full(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    volume(lab, cluster, "full")?;
+    let server = serve(lab, &cluster.name("full", SHORT), "full")?;
+    let want = content::fill(server.socket(), 12)?;
+    cluster.set_full(true)?;
+    let mut raw = Raw::connect(server.socket())?;
+    let failed = raw.write(0, &[9; 65536]);
+    ensure!(failed.is_err(), "a write succeeded in a full cluster");
+    ensure!(server.log().contains("or is full"), "{}", server.log());
+    content::same(&content::read(server.socket())?, &want)?;
+    cluster.set_full(false)?;
+    let again = until(Duration::from_secs(30), || raw.write(0, &want[..65536]).is_ok());
+    ensure!(again, "it does not come back: {}", server.log());
+    raw.flush()?;
+    content::same(&content::read(server.socket())?, &want)?;
+    server.stop()?;
+    Ok("an error after the limit, and nothing lost".into())
+}
+
 fn away(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     volume(lab, cluster, "away")?;
     let server = serve(lab, &cluster.name("away", SHORT), "away")?;
     let want = content::fill(server.socket(), 10)?;
+    let mut raw = Raw::connect(server.socket())?;
     cluster.signal("osd.0", Signal::SIGSTOP)?;
+    raw.send(WRITE, 1, Range { offset: 0, len: 4096 }, &want[..4096])?;
     let failed = content::read(server.socket());
+    let written = raw.reply();
     cluster.signal("osd.0", Signal::SIGCONT)?;
     ensure!(failed.is_err(), "a read succeeded without its OSD");
+    // No cache of librbd answers it.
+    ensure!(written?.1 != 0, "a write was answered without its OSD");
     ensure!(server.log().contains("did not answer within 3 s"), "{}", server.log());
     let again = until(Duration::from_secs(30), || {
         content::read(server.socket()).is_ok_and(|bytes| content::same(&bytes, &want).is_ok())
@@ -290,8 +577,11 @@ fn resized(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     ensure!(len == DATA_BYTES + (16 << 20), "after the image has grown: {len} bytes");
     let shrink = ["resize", &image, "--size", "32M", "--allow-shrink"];
     tools::run(cluster.tool("rbd").args(shrink))?;
-    let failed = content::read(server.socket());
-    ensure!(failed.is_err(), "a read behind the end succeeded");
+    // The image ends at 16 MiB of the data, in the first read.
+    for offset in [(16 << 20) - 4096, 16 << 20] {
+        let failed = Raw::connect(server.socket())?.read(offset, 8192);
+        ensure!(failed.is_err(), "a read at {offset} behind the end succeeded");
+    }
     ensure!(server.log().contains("made shorter"), "{}", server.log());
     server.stop()?;
     tools::run(cluster.tool("rbd").args(["rm", &image]))?;

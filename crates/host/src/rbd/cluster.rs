@@ -1,6 +1,6 @@
 //! A connection to a cluster, shared by the images that have the same one.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -13,12 +13,22 @@ use crate::process::with_signals_blocked;
 /// Time limit for the first answer of a monitor. Ours: a user waits for it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
+/// Time for which a fenced client is refused. Ours: a year, because a suspended machine may wake up
+/// after the default of one hour, with writes that it has not sent yet.
+const FENCED_S: u32 = 31_536_000;
+
 /// The properties that images of one connection share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     conf: Option<String>,
     id: String,
     op_limit: Duration,
+}
+
+impl Key {
+    fn of(name: &RbdName) -> Self {
+        Self { conf: name.conf.clone(), id: name.id.clone(), op_limit: name.reconnect_delay }
+    }
 }
 
 /// A connected cluster.
@@ -41,8 +51,7 @@ impl Cluster {
     /// # Errors
     /// The library or the configuration is missing, or no monitor accepts this user.
     pub(super) fn of(name: &RbdName) -> Result<Arc<Self>, String> {
-        let key =
-            Key { conf: name.conf.clone(), id: name.id.clone(), op_limit: name.reconnect_delay };
+        let key = Key::of(name);
         let mut connected = CONNECTED.lock().unwrap_or_else(PoisonError::into_inner);
         connected.retain(|(_, cluster)| cluster.strong_count() > 0);
         let known = connected.iter().find(|(known, _)| *known == key);
@@ -53,6 +62,14 @@ impl Cluster {
         let cluster = Arc::new(with_signals_blocked(|| Self::connect(&key))?);
         connected.push((key, Arc::downgrade(&cluster)));
         Ok(cluster)
+    }
+
+    /// A connection of one image: a client that is fenced loses all images of its connection.
+    ///
+    /// # Errors
+    /// See [`Cluster::of`].
+    pub(super) fn alone(name: &RbdName) -> Result<Arc<Self>, String> {
+        with_signals_blocked(|| Self::connect(&Key::of(name))).map(Arc::new)
     }
 
     fn connect(key: &Key) -> Result<Self, String> {
@@ -83,6 +100,9 @@ impl Cluster {
             ("rados_osd_op_timeout", op_limit.as_str()),
             ("rados_mon_op_timeout", op_limit.as_str()),
             ("client_mount_timeout", connect_limit.as_str()),
+            ("rbd_blocklist_on_break_lock", "true"),
+            // Monitors refuse the form in which librados 16 sends any other value.
+            ("rbd_blocklist_expire_seconds", "0"),
             ("log_to_stderr", "false"),
             ("err_to_stderr", "false"),
         ] {
@@ -96,6 +116,43 @@ impl Cluster {
         let connected = unsafe { (functions.rados_connect)(handle) };
         errno_of(connected).map_err(|error| cluster_problem(&error, &key.id))?;
         Ok(cluster)
+    }
+
+    /// Refuses the requests of a client for [`FENCED_S`], by its address.
+    ///
+    /// # Errors
+    /// No monitor answers, or this user may not do that.
+    fn blocklist(&self, address: &str) -> Result<(), String> {
+        let command =
+            format!(r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "{address}", "#,)
+                + &format!(r#""expire": {FENCED_S}.0}}"#);
+        let command = c_text(&command)?;
+        let functions = &self.library.clusters;
+        let mut commands = [command.as_ptr()];
+        let no_input = ptr::null();
+        let mut out: *mut c_char = ptr::null_mut();
+        let mut status: *mut c_char = ptr::null_mut();
+        let mut lens = [0usize; 2];
+        let [out_len, status_len] = lens.each_mut();
+        // SAFETY: the cluster is connected; the pointers live until the call returns.
+        let done = errno_of(unsafe {
+            (functions.rados_mon_command)(
+                self.handle,
+                commands.as_mut_ptr(),
+                commands.len(),
+                no_input,
+                0,
+                &raw mut out,
+                out_len,
+                &raw mut status,
+                status_len,
+            )
+        });
+        for text in [out, status] {
+            // SAFETY: the call above has made the texts; null is allowed.
+            unsafe { (functions.rados_buffer_free)(text) };
+        }
+        done.map_err(|error| format!("cannot keep {address} fenced: {error}"))
     }
 
     /// Opens a pool.
@@ -154,6 +211,11 @@ unsafe impl Sync for Pool {}
 impl Pool {
     pub(super) fn library(&self) -> &'static Library {
         self.cluster.library
+    }
+
+    /// Refuses the requests of a client for a year, by its address.
+    pub(super) fn blocklist(&self, address: &str) -> Result<(), String> {
+        self.cluster.blocklist(address)
     }
 }
 

@@ -5,6 +5,7 @@
 //!    └─ a FUA write ──> Flush ─── ended ──> (answered)
 //! ```
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +13,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
+use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sample};
 use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::Cqe;
 
@@ -96,6 +97,7 @@ struct Pending {
 }
 
 /// State of the thread.
+// 13 fields: the image, its operations and clients, and what the thread has noticed.
 struct Running {
     image: Arc<Image>,
     operations: &'static Operations,
@@ -107,6 +109,10 @@ struct Running {
     clients: Clients,
     is_stopping: bool,
     is_late: bool,
+    /// Another gateway has fenced this one.
+    is_fenced: bool,
+    /// Of a gateway: the number of takeovers when a client connected.
+    seen: BTreeMap<IoContext, u64>,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
     results: Vec<(u32, isize)>,
@@ -126,6 +132,8 @@ impl Running {
             clients: Clients::default(),
             is_stopping: false,
             is_late: false,
+            is_fenced: false,
+            seen: BTreeMap::new(),
             received: Inbox::default(),
             results: Vec::new(),
         }
@@ -138,6 +146,9 @@ impl Running {
             self.clients.answer();
             if self.is_stopping && self.ops.is_empty() {
                 return;
+            }
+            if self.is_fenced && self.ops.is_empty() {
+                self.reopen();
             }
             self.sleep();
         }
@@ -154,6 +165,11 @@ impl Running {
         (*nudged, *ending) = (false, false);
         for (io_context, completions) in joined.drain(..) {
             self.clients.join(io_context, completions);
+            if self.image.is_gateway()
+                && let Ok(takeovers) = self.image.takeovers()
+            {
+                self.seen.insert(io_context, takeovers);
+            }
         }
         for op in bios.drain(..) {
             let index = self.ops.insert(Pending {
@@ -167,13 +183,50 @@ impl Running {
         }
         for io_context in left.drain(..) {
             self.clients.leave(io_context);
+            self.seen.remove(&io_context);
         }
         self.is_stopping |= std::mem::take(stopping);
         self.received = received;
     }
 
+    /// Whether an operation may go to the cluster. A gateway that was fenced passes nothing on
+    /// until it has opened the image again. It writes only for clients that have connected after
+    /// the last takeover by another one.
+    fn admit(&mut self, index: u32) -> io::Result<()> {
+        if !self.image.is_gateway() {
+            return Ok(());
+        }
+        if self.is_fenced {
+            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        }
+        let DeviceBio { bio, client, .. } = self.ops.at(index).op;
+        if matches!(bio.op, Op::Read | Op::Flush) {
+            return Ok(());
+        }
+        // The count is missing if the cluster did not tell it when the client connected.
+        let seen = self.seen.get(&client);
+        let seen = seen.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))?;
+        self.image.admit(*seen)
+    }
+
+    /// Opens the image again after another gateway has fenced this one.
+    fn reopen(&mut self) {
+        match self.image.reopen() {
+            Ok(()) => {
+                self.is_fenced = false;
+                self.image.say_once("the image is open again, without its lock");
+            }
+            Err(problem) => {
+                self.image.say_once(&format!("cannot open the image again: {problem}"));
+            }
+        }
+    }
+
     /// Passes the present step of an operation to librbd.
     fn issue(&mut self, index: u32) {
+        if let Err(error) = self.admit(index) {
+            return self.end(index, Err(error));
+        }
         let ticket = Box::new(Ticket {
             finished: Arc::clone(&self.finished),
             index,
@@ -241,7 +294,7 @@ impl Running {
     }
 
     /// The status of a result. A failure that all operations share is reported once.
-    fn status(&self, outcome: io::Result<()>) -> BlkStatus {
+    fn status(&mut self, outcome: io::Result<()>) -> BlkStatus {
         let Err(error) = outcome else { return BlkStatus::Ok };
         let limit = self.image.limit().as_secs();
         let (status, said) = match error.raw_os_error() {
@@ -250,10 +303,18 @@ impl Running {
                 format!("the cluster did not answer within {limit} s, or is full; requests fail"),
             ),
             // `EBLOCKLISTED`.
-            Some(libc::ESHUTDOWN) => (
+            Some(libc::ESHUTDOWN) => {
+                self.is_fenced = self.image.is_gateway();
+                (
+                    BlkStatus::Transport,
+                    "the cluster refuses this client, because another one has fenced it; requests \
+                     fail until the image is opened again"
+                        .into(),
+                )
+            }
+            Some(libc::ESTALE) => (
                 BlkStatus::Transport,
-                "the cluster refuses this client, because another one has fenced it; requests \
-                 fail until the image is opened again"
+                "another gateway has taken the image over; clients must connect again to write"
                     .into(),
             ),
             Some(libc::EROFS) => (
@@ -271,9 +332,11 @@ impl Running {
         if !said.is_empty() {
             self.image.say_once(&said);
         }
-        // Without another path there is no other transport.
+        // Without another path or gateway there is no other transport.
         match status {
-            BlkStatus::Transport if !self.image.is_path() => BlkStatus::IoError,
+            BlkStatus::Transport if !self.image.is_path() && !self.image.is_gateway() => {
+                BlkStatus::IoError
+            }
             status => status,
         }
     }
@@ -364,5 +427,38 @@ impl Pending {
         let Bio { op, len, .. } = self.op.bio;
         let is_short = op == Op::Read && moved < len.bytes();
         if is_short { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::bio::Sector;
+    use blockyard_engine::buf::BufRef;
+    use blockyard_engine::sq::{Owner, Token};
+    use blockyard_engine::time::Nanos;
+
+    use super::*;
+    use crate::memory::Memory;
+
+    #[test]
+    fn read_with_too_few_bytes_has_failed() {
+        let bio = Bio::new(Op::Read, Sector(0), Sector(16), BufRef::NONE, 0);
+        let op = DeviceBio {
+            bio,
+            memory: Memory::NONE,
+            token: Token { owner: Owner::Shard, index: 0 },
+            client: IoContext(0),
+            borrows: false,
+            is_check: false,
+            submitted: Nanos(0),
+        };
+        let pieces = Vec::new();
+        let since = Instant::now();
+        let pending = Pending { op, step: Step::Data, since, pieces, scratch: Vec::new() };
+        assert!(pending.outcome(8192).is_ok());
+        let short = pending.outcome(4096).unwrap_err();
+        assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+        let refused = pending.outcome(-libc::EROFS as isize).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::cluster::{Cluster, Pool};
@@ -23,23 +23,28 @@ use crate::{Error, log};
 /// Most owners of a lock that are asked for; an exclusive lock has one.
 const OWNERS_MAX: usize = 8;
 
+/// Metadata of an image that counts the takeovers by gateways.
+const TAKEOVERS: &CStr = c"blockyard_takeovers";
+/// Longest decimal number, with a zero.
+const TAKEOVERS_LEN: usize = 21;
+/// Attempts to take the lock from its owner: another client may take it between the two steps.
+const TAKE_ATTEMPTS: usize = 3;
+
 /// An image of a cluster.
 pub(crate) struct Image {
     name: RbdName,
-    handle: ImageHandle,
-    /// After the handle in drops.
-    pool: Pool,
+    access: Access,
+    library: &'static Library,
+    /// A gateway that was fenced opens the image again.
+    opened: RwLock<Opened>,
     len_bytes: u64,
     stripe_period_bytes: u64,
     is_path: AtomicBool,
+    /// Of a gateway: the number of takeovers before its own; `None`: it may not write yet.
+    taken_after: Mutex<Option<u64>>,
     /// Last reported failure.
     said: Mutex<String>,
 }
-
-// SAFETY: librbd may be called from any thread at the same time.
-unsafe impl Send for Image {}
-// SAFETY: librbd may be called from any thread at the same time.
-unsafe impl Sync for Image {}
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,50 +52,108 @@ impl std::fmt::Debug for Image {
     }
 }
 
-impl Image {
-    /// Connects to the cluster and opens the image. For [`Access::ReadWrite`] it takes the
-    /// exclusive lock.
-    ///
-    /// # Errors
-    /// The name is wrong, the cluster or the image cannot be reached, or the lock is another
-    /// client's.
-    pub(crate) fn open(text: &str, access: Access) -> Result<Self, Error> {
-        let name = RbdName::parse(text).map_err(Error::Uri)?;
-        let problem = |problem| Error::Volume { path: name.to_string(), problem };
-        if access.writes() && name.snapshot.is_some() {
-            return Err(problem("a snapshot cannot be written; open it with `read_only`".into()));
-        }
-        let cluster = Cluster::of(&name).map_err(problem)?;
-        let pool = cluster.pool(&name).map_err(problem)?;
-        with_signals_blocked(|| Self::opened(name.clone(), pool, access)).map_err(problem)
-    }
+/// A handle of the library.
+struct Opened {
+    handle: ImageHandle,
+    /// After the handle in drops.
+    pool: Pool,
+}
 
-    fn opened(name: RbdName, pool: Pool, access: Access) -> Result<Self, String> {
+// SAFETY: librbd may be called from any thread at the same time.
+unsafe impl Send for Opened {}
+// SAFETY: librbd may be called from any thread at the same time.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// Connects to the cluster and opens an image.
+    fn new(name: &RbdName, access: Access) -> Result<Self, String> {
+        let is_gateway = is_gateway(name, access);
+        let cluster = if is_gateway { Cluster::alone(name)? } else { Cluster::of(name)? };
+        let pool = cluster.pool(name)?;
         let functions = &pool.library().images;
         let image_name = c_text(&name.image)?;
         let snapshot = name.snapshot.as_deref().map(c_text).transpose()?;
         let snapshot = snapshot.as_ref().map_or(ptr::null(), |snapshot| snapshot.as_ptr());
         let mut handle: ImageHandle = ptr::null_mut();
         let open = if access.writes() { functions.rbd_open } else { functions.rbd_open_read_only };
+        let to = &raw mut handle;
         // SAFETY: the pool is open; the pointers live until the call returns.
-        let opened = unsafe { open(pool.handle, image_name.as_ptr(), &raw mut handle, snapshot) };
-        errno_of(opened).map_err(|error| open_problem(&error, &name))?;
+        let opened = with_signals_blocked(|| unsafe {
+            open(pool.handle, image_name.as_ptr(), to, snapshot)
+        });
+        errno_of(opened).map_err(|error| open_problem(&error, name))?;
+        Ok(Self { handle, pool })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The lock goes with the image.
+        // SAFETY: the image is open and has no operation: the device's thread has ended, or has
+        // none in flight.
+        unsafe { (self.pool.library().images.rbd_close)(self.handle) };
+    }
+}
+
+/// Whether a server of this name is one of several, of which one writes at a time.
+fn is_gateway(name: &RbdName, access: Access) -> bool {
+    access == Access::Shared && name.breaks_lock
+}
+
+impl Image {
+    /// Connects to the cluster and opens the image. For [`Access::ReadWrite`] it takes the
+    /// exclusive lock. With [`Access::Shared`] and `break-lock=true` it is a gateway, which takes
+    /// the lock before its first write.
+    ///
+    /// # Errors
+    /// The name is wrong, the cluster or the image cannot be reached, or the lock is another
+    /// client's.
+    pub(crate) fn open(text: &str, access: Access) -> Result<Self, Error> {
+        let name = RbdName::parse(text).map_err(Error::Uri)?;
+        let path = name.to_string();
+        let problem = |problem| Error::Volume { path: path.clone(), problem };
+        if access.writes() && name.snapshot.is_some() {
+            return Err(problem("a snapshot cannot be written; open it with `read_only`".into()));
+        }
+        Self::opened(name, access).map_err(problem)
+    }
+
+    fn opened(name: RbdName, access: Access) -> Result<Self, String> {
+        let opened = Opened::new(&name, access)?;
+        let is_gateway = is_gateway(&name, access);
         let mut image = Self {
             name,
-            handle,
-            pool,
+            access,
+            library: opened.pool.library(),
+            opened: RwLock::new(opened),
             len_bytes: 0,
             stripe_period_bytes: 0,
             is_path: AtomicBool::new(false),
+            taken_after: Mutex::default(),
             said: Mutex::default(),
         };
         let failed = |error: io::Error| format!("cannot look at the image: {error}");
         image.len_bytes = image.present_len_bytes().map_err(failed)?;
         image.stripe_period_bytes = image.stripe_period().map_err(failed)?;
+        if access == Access::ReadWrite || is_gateway {
+            image.require_lock_feature()?;
+        }
         if access == Access::ReadWrite {
-            image.lock()?;
+            with_signals_blocked(|| image.lock())?;
         }
         Ok(image)
+    }
+
+    /// Opens the image again, without the lock, after another gateway has fenced this one. No
+    /// operation is in flight.
+    ///
+    /// # Errors
+    /// The cluster or the image cannot be reached.
+    pub(super) fn reopen(&self) -> Result<(), String> {
+        let opened = Opened::new(&self.name, self.access)?;
+        *self.taken_after.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened;
+        Ok(())
     }
 
     fn functions(&self) -> &'static Images {
@@ -98,11 +161,16 @@ impl Image {
     }
 
     pub(super) fn library(&self) -> &'static Library {
-        self.pool.library()
+        self.library
     }
 
+    /// The handle, for calls of the device's thread, which alone replaces it.
     pub(super) fn handle(&self) -> ImageHandle {
-        self.handle
+        self.open_handle().handle
+    }
+
+    fn open_handle(&self) -> RwLockReadGuard<'_, Opened> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Name for messages.
@@ -135,11 +203,17 @@ impl Image {
         self.is_path.load(Ordering::Relaxed)
     }
 
+    /// Whether another server of the image may go on in place of this one.
+    pub(crate) fn is_gateway(&self) -> bool {
+        is_gateway(&self.name, self.access)
+    }
+
     /// The present length.
     pub(crate) fn present_len_bytes(&self) -> io::Result<u64> {
+        let opened = self.open_handle();
         let mut len_bytes = 0;
         // SAFETY: the image is open; the pointer lives until the call returns.
-        errno_of(unsafe { (self.functions().rbd_get_size)(self.handle, &raw mut len_bytes) })?;
+        errno_of(unsafe { (self.functions().rbd_get_size)(opened.handle, &raw mut len_bytes) })?;
         Ok(len_bytes)
     }
 
@@ -149,22 +223,25 @@ impl Image {
     }
 
     fn stripe_period(&self) -> io::Result<u64> {
+        let opened = self.open_handle();
         let mut info = ImageInfo::EMPTY;
         let len = size_of::<ImageInfo>();
         // SAFETY: the image is open; the pointers live until the calls return.
         unsafe {
-            errno_of((self.functions().rbd_stat)(self.handle, &raw mut info, len))?;
+            errno_of((self.functions().rbd_stat)(opened.handle, &raw mut info, len))?;
             let mut count = 1;
-            errno_of((self.functions().rbd_get_stripe_count)(self.handle, &raw mut count))?;
+            errno_of((self.functions().rbd_get_stripe_count)(opened.handle, &raw mut count))?;
             Ok(info.object_bytes.saturating_mul(count.max(1)))
         }
     }
 
-    /// Takes the exclusive lock.
-    fn lock(&self) -> Result<(), String> {
+    /// Checks that the image can have a lock.
+    fn require_lock_feature(&self) -> Result<(), String> {
+        let opened = self.open_handle();
         let mut features = 0;
         // SAFETY: the image is open; the pointer lives until the call returns.
-        let asked = unsafe { (self.functions().rbd_get_features)(self.handle, &raw mut features) };
+        let asked =
+            unsafe { (self.functions().rbd_get_features)(opened.handle, &raw mut features) };
         errno_of(asked).map_err(|error| format!("cannot look at the image: {error}"))?;
         if features & FEATURE_EXCLUSIVE_LOCK == 0 {
             return Err(format!(
@@ -174,15 +251,14 @@ impl Image {
                 self.name.pool, self.name.image
             ));
         }
-        if self.name.breaks_lock
-            && let Ok(owner) = self.owner()
-        {
-            self.say_once(&format!("fences {owner}, the owner of the lock"));
-            self.fence(&owner).map_err(|error| self.lock_problem(&error))?;
-        }
-        let Err(error) = self.acquire() else { return Ok(()) };
+        Ok(())
+    }
+
+    /// Takes the exclusive lock.
+    fn lock(&self) -> Result<(), String> {
+        let Err(error) = self.take_lock() else { return Ok(()) };
         if error.raw_os_error() != Some(libc::EROFS) {
-            return Err(self.lock_problem(&error));
+            return Err(format!("cannot take the image's lock: {error}"));
         }
         Err(format!(
             "another client has the image's lock ({}); end it, or open the image read-only. If \
@@ -191,17 +267,109 @@ impl Image {
         ))
     }
 
-    fn lock_problem(&self, error: &io::Error) -> String {
-        format!("cannot take the image's lock: {error}")
+    /// Number of times that a gateway has taken the image over so far.
+    pub(super) fn takeovers(&self) -> io::Result<u64> {
+        let mut value = [0; TAKEOVERS_LEN];
+        let mut len = value.len();
+        let opened = self.open_handle();
+        // SAFETY: the image is open; `value` has `len` bytes.
+        let got = errno_of(unsafe {
+            let value = value.as_mut_ptr().cast();
+            (self.functions().rbd_metadata_get)(
+                opened.handle,
+                TAKEOVERS.as_ptr(),
+                value,
+                &raw mut len,
+            )
+        });
+        match got {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(0),
+            outcome => outcome?,
+        }
+        let text = CStr::from_bytes_until_nul(&value).ok().and_then(|text| text.to_str().ok());
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn set_takeovers(&self, count: u64) -> io::Result<()> {
+        let value = c_text(&count.to_string()).map_err(io::Error::other)?;
+        let opened = self.open_handle();
+        // SAFETY: the image is open; the texts live until the call returns.
+        errno_of(unsafe {
+            (self.functions().rbd_metadata_set)(opened.handle, TAKEOVERS.as_ptr(), value.as_ptr())
+        })
+    }
+
+    /// Lets a gateway write for a connection that was made after `seen` takeovers. The first such
+    /// write takes the lock from its owner, which is fenced. `ESTALE`: another gateway has taken
+    /// the image over since the connection was made, and the client may have sent the write again
+    /// there.
+    pub(super) fn admit(&self, seen: u64) -> io::Result<()> {
+        let mut taken_after = self.taken_after.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match *taken_after {
+            Some(before) => before,
+            None => {
+                self.take_over(seen)?;
+                *taken_after.insert(seen)
+            }
+        };
+        if seen < before { Err(stale()) } else { Ok(()) }
+    }
+
+    fn take_over(&self, seen: u64) -> io::Result<()> {
+        // A late write fences nobody.
+        if self.takeovers()? != seen {
+            return Err(stale());
+        }
+        self.take_lock()?;
+        // Another gateway may have come and gone before the lock was taken.
+        if self.takeovers()? != seen {
+            return Err(stale());
+        }
+        self.set_takeovers(seen + 1)
+    }
+
+    /// Takes the lock, with `break-lock` also from another client. `EROFS`: another one has it.
+    fn take_lock(&self) -> io::Result<()> {
+        let mut attempts = if self.name.breaks_lock { TAKE_ATTEMPTS } else { 1 };
+        loop {
+            if self.has_lock()? {
+                return Ok(());
+            }
+            if self.name.breaks_lock
+                && let Ok(owner) = self.owner()
+            {
+                self.say_once(&format!("fences {owner}, the owner of the lock"));
+                self.fence(&owner)?;
+            }
+            let acquired = self.acquire();
+            attempts -= 1;
+            let is_anothers =
+                acquired.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EROFS));
+            if !is_anothers || attempts == 0 {
+                return acquired;
+            }
+        }
+    }
+
+    fn has_lock(&self) -> io::Result<bool> {
+        let mut is_owner: c_int = 0;
+        let opened = self.open_handle();
+        // SAFETY: the image is open; the pointer lives until the call returns.
+        errno_of(unsafe {
+            (self.functions().rbd_is_exclusive_lock_owner)(opened.handle, &raw mut is_owner)
+        })?;
+        Ok(is_owner != 0)
     }
 
     fn acquire(&self) -> io::Result<()> {
+        let opened = self.open_handle();
         // SAFETY: the image is open.
-        errno_of(unsafe { (self.functions().rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) })
+        errno_of(unsafe { (self.functions().rbd_lock_acquire)(opened.handle, LOCK_EXCLUSIVE) })
     }
 
     /// The address of the lock's owner.
     fn owner(&self) -> io::Result<String> {
+        let opened = self.open_handle();
         let mut mode: c_int = 0;
         let mut count = OWNERS_MAX;
         let mut owners: [*mut c_char; OWNERS_MAX] = [ptr::null_mut(); OWNERS_MAX];
@@ -209,7 +377,7 @@ impl Image {
         // SAFETY: the image is open; `owners` has `count` places.
         errno_of(unsafe {
             let owners = owners.as_mut_ptr();
-            (functions.rbd_lock_get_owners)(self.handle, &raw mut mode, owners, &raw mut count)
+            (functions.rbd_lock_get_owners)(opened.handle, &raw mut mode, owners, &raw mut count)
         })?;
         let texts: Vec<String> = owners[..count.min(OWNERS_MAX)]
             .iter()
@@ -225,10 +393,14 @@ impl Image {
     /// Blocklists the owner's address, and takes its lock away. The cluster refuses its late writes
     /// from then on.
     fn fence(&self, owner: &str) -> io::Result<()> {
+        let opened = self.open_handle();
+        // librbd blocklists too, but only for an hour; a second entry does not prolong the first.
+        opened.pool.blocklist(owner).map_err(io::Error::other)?;
         let owner = c_text(owner).map_err(io::Error::other)?;
         // SAFETY: the image is open; the text lives until the call returns.
         let broken = errno_of(unsafe {
-            (self.functions().rbd_lock_break)(self.handle, LOCK_EXCLUSIVE, owner.as_ptr())
+            let functions = self.functions();
+            (functions.rbd_lock_break)(opened.handle, LOCK_EXCLUSIVE, owner.as_ptr())
         });
         match broken {
             // It has ended meanwhile.
@@ -239,38 +411,46 @@ impl Image {
 
     /// Reads; the range is in the image.
     pub(crate) fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let opened = self.open_handle();
         let to = buf.as_mut_ptr().cast();
         let len = buf.len();
         // SAFETY: the image is open; the buffer lives until the call returns.
-        let read = unsafe { (self.functions().rbd_read)(self.handle, offset_bytes, len, to) };
+        let read = unsafe { (self.functions().rbd_read)(opened.handle, offset_bytes, len, to) };
         all_of(read, len)
     }
 
     /// Writes, and waits until all copies have it.
     pub(crate) fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let opened = self.open_handle();
+        if self.is_gateway() {
+            self.admit(self.takeovers()?)?;
+        }
         let from = bytes.as_ptr().cast();
         let len = bytes.len();
         // SAFETY: the image is open; the bytes live until the call returns.
-        let written = unsafe { (self.functions().rbd_write)(self.handle, offset_bytes, len, from) };
+        let written =
+            unsafe { (self.functions().rbd_write)(opened.handle, offset_bytes, len, from) };
         all_of(written, len)
     }
 
     /// Flushes: all completed writes are on stable storage when this returns.
     pub(crate) fn flush(&self) -> io::Result<()> {
+        let opened = self.open_handle();
         // SAFETY: the image is open.
-        errno_of(unsafe { (self.functions().rbd_flush)(self.handle) })
+        errno_of(unsafe { (self.functions().rbd_flush)(opened.handle) })
     }
 
     /// The cluster's knowledge of a range, from its start on: lengths, and whether they read as
     /// zeroes. Objects that exist count as data. Empty if the cluster does not tell.
     pub(crate) fn runs_at(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
+        let opened = self.open_handle();
         let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset_bytes));
         let mut data: Vec<(u64, u64)> = Vec::new();
         let argument: *mut Vec<(u64, u64)> = &raw mut data;
         // SAFETY: the image is open; `data` lives until the call returns.
         let asked = errno_of(unsafe {
             (self.functions().rbd_diff_iterate2)(
-                self.handle,
+                opened.handle,
                 ptr::null(),
                 offset_bytes,
                 len_bytes,
@@ -308,14 +488,6 @@ impl Image {
     }
 }
 
-impl Drop for Image {
-    fn drop(&mut self) {
-        // The lock goes with the image.
-        // SAFETY: the image is open and has no operation: the device's thread has ended.
-        unsafe { (self.functions().rbd_close)(self.handle) };
-    }
-}
-
 fn open_problem(error: &io::Error, name: &RbdName) -> String {
     match (error.raw_os_error(), &name.snapshot) {
         (Some(libc::ENOENT), None) => {
@@ -330,6 +502,10 @@ fn open_problem(error: &io::Error, name: &RbdName) -> String {
         }
         _ => format!("cannot open the image: {error}"),
     }
+}
+
+fn stale() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
 }
 
 fn all_of(result: isize, len: usize) -> io::Result<()> {

@@ -63,6 +63,11 @@ functions! {
         rados_conf_read_file(ClusterHandle, *const c_char) -> c_int;
         rados_conf_set(ClusterHandle, *const c_char, *const c_char) -> c_int;
         rados_connect(ClusterHandle) -> c_int;
+        rados_mon_command(
+            ClusterHandle, *mut *const c_char, usize, *const c_char, usize,
+            *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
+        ) -> c_int;
+        rados_buffer_free(*mut c_char) -> ();
         rados_shutdown(ClusterHandle) -> ();
         rados_ioctx_create(ClusterHandle, *const c_char, *mut PoolHandle) -> c_int;
         rados_ioctx_set_namespace(PoolHandle, *const c_char) -> ();
@@ -72,7 +77,7 @@ functions! {
 
 functions! {
     /// Images.
-    // 15 fields: one for each function of the library.
+    // 18 fields: one for each function of the library.
     Images {
         rbd_open(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         rbd_open_read_only(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
@@ -90,6 +95,9 @@ functions! {
         rbd_lock_acquire(ImageHandle, c_int) -> c_int;
         rbd_lock_get_owners(ImageHandle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
         rbd_lock_get_owners_cleanup(*mut *mut c_char, usize) -> ();
+        rbd_is_exclusive_lock_owner(ImageHandle, *mut c_int) -> c_int;
+        rbd_metadata_get(ImageHandle, *const c_char, *mut c_char, *mut usize) -> c_int;
+        rbd_metadata_set(ImageHandle, *const c_char, *const c_char) -> c_int;
         rbd_lock_break(ImageHandle, c_int, *const c_char) -> c_int;
     }
 }

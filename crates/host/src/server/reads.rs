@@ -261,7 +261,7 @@ impl Transmission {
         started: bool,
         status: BlkStatus,
     ) -> Result<(), Ended> {
-        let error = errno(status);
+        let error = errno(status, &self.volume);
         self.totals.errors += 1;
         match self.session.read_failed(request, offset_bytes, started, error, &mut self.reply) {
             ReadFailure::Replied => self.send_reply(),

@@ -459,7 +459,7 @@ impl Transmission {
         let request = self.requests.at(index);
         request.pending -= 1;
         if status != BlkStatus::Ok {
-            request.error = Some(errno(status));
+            request.error = Some(errno(status, &self.volume));
         }
     }
 
@@ -627,9 +627,11 @@ fn is_cut(request: &Request, sector_bytes: u64) -> bool {
         || !(request.offset_bytes | request.len_bytes).is_multiple_of(sector_bytes)
 }
 
-/// NBD's error for a status.
-pub(super) fn errno(status: BlkStatus) -> Errno {
+/// NBD's error for a status. A client of several gateways goes on at another one when this one has
+/// lost the disk.
+pub(super) fn errno(status: BlkStatus, volume: &Volume) -> Errno {
     match status {
+        BlkStatus::Transport if volume.is_gateway() => Errno::Shutdown,
         BlkStatus::NoSpace => Errno::NoSpc,
         BlkStatus::Invalid => Errno::Inval,
         BlkStatus::NotSupported => Errno::NotSup,

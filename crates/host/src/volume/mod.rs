@@ -86,6 +86,12 @@ impl Volume {
         self.parts.backend.ciphers.is_empty() && self.parts.backend.logs.is_empty()
     }
 
+    /// Whether another server of the disk below may go on in place of this one.
+    pub(crate) fn is_gateway(&self) -> bool {
+        let mut devices = self.parts.backend.devices.iter();
+        devices.any(|device| device.file.remote().is_some_and(RemoteDisk::is_gateway))
+    }
+
     /// One-line description without secrets.
     #[must_use]
     pub fn describe(&self) -> String {
