@@ -39,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::contained;
 use crate::header::changed_meanwhile;
+use blockyard_host::log::{Event, Value};
 use blockyard_host::remote::is_remote;
 
 use crate::header_file::HeaderFile;
@@ -51,6 +52,14 @@ pub struct Resized {
     pub from_bytes: u64,
     /// Size for new connections.
     pub to_bytes: u64,
+}
+
+/// Reports that an export has grown.
+pub(crate) fn say_resized(event: Event<'_>, export: &str, resized: &Resized) {
+    let Resized { from_bytes, to_bytes } = *resized;
+    event
+        .fields(&[("bytes", Value::Number(to_bytes))])
+        .say(format_args!("export {export:?} has {to_bytes} bytes now, and had {from_bytes}"));
 }
 
 /// The sizes of a LUKS volume that its header and its file permit. Values are equal if the whole

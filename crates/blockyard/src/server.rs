@@ -342,6 +342,7 @@ impl Server {
             .zip(throttles)
             .map(|(Export { name, volume, .. }, of)| (name.clone(), Arc::clone(volume), of))
             .collect();
+        named.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
         let devices = Arc::new(Devices::new(&named, max, self.in_use));
         // Limits may come later, by the control socket or with other exports.
         let is_controlled = self.doors.iter().any(|door| matches!(door, Door::Control(_)));

@@ -5,20 +5,21 @@ use std::iter;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use blockyard_engine::priority::Priority;
 use blockyard_host::calls::Calls;
 use blockyard_host::copy;
 use blockyard_host::file::DeviceFile;
 use blockyard_host::local::Client;
+use blockyard_host::log::{Event, Kind};
 use blockyard_host::volume as host;
 use rustix::io::Errno;
 
 use crate::error::{contained, contained_with, defect};
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
-use crate::resize::{Resized, SizeFrom};
+use crate::resize::{Resized, SizeFrom, say_resized};
 use crate::sandbox;
 use crate::status::Activity;
 use crate::{Backing, Cursor, Error, Options};
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     /// The detached header. Its lock prevents its replacement and destruction while the volume is
     /// open.
     _header: Option<DeviceFile>,
+    /// Growth of the image below is followed.
+    follows_growth: Once,
     /// The recording of the volume, if any.
     recorder: Mutex<Option<Recorder>>,
 }
@@ -81,6 +84,36 @@ impl Shared {
     /// Follows the header and the file.
     pub(crate) fn resize(&self) -> Result<Resized, Error> {
         contained(|| self.size_from.follow(&self.host))
+    }
+
+    /// From now on, lets the volume grow with an image of a cluster, as the export of this name.
+    pub(crate) fn follow_growth(self: &Arc<Self>, export: &str) {
+        if self.followed().is_empty() {
+            return;
+        }
+        self.follows_growth.call_once(|| {
+            let volume = Arc::downgrade(self);
+            let name = export.to_owned();
+            let follow = move || {
+                let Some(volume) = volume.upgrade() else { return };
+                let event = |kind| Event::new(kind).export(&name);
+                match volume.resize() {
+                    Ok(resized) if resized.to_bytes > resized.from_bytes => {
+                        say_resized(event(Kind::Resized), &name, &resized);
+                    }
+                    Ok(_) => {}
+                    Err(error) => event(Kind::Remote).say(format_args!(
+                        "the image of export {name:?} has grown, and the volume does not follow: \
+                         {error}"
+                    )),
+                }
+            };
+            if let Err(error) = self.host.on_growth(follow) {
+                Event::new(Kind::Remote).export(export).say(format_args!(
+                    "growth of the image of export {export:?} will not be noticed: {error}"
+                ));
+            }
+        });
     }
 
     /// The files that are opened again to follow them.
@@ -113,12 +146,19 @@ impl Volume {
         header: Option<DeviceFile>,
     ) -> Self {
         let host = Arc::new(host);
-        let shared =
-            Shared { host, size_from, targets, _header: header, recorder: Mutex::default() };
+        let shared = Shared {
+            host,
+            size_from,
+            targets,
+            _header: header,
+            follows_growth: Once::new(),
+            recorder: Mutex::default(),
+        };
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 
-    /// Size of the disk in bytes. It changes only in [`Volume::resize`].
+    /// Size of the disk in bytes. It changes in [`Volume::resize`], and, while the volume is served,
+    /// with the image of a Ceph cluster below.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a volume has a sector at least")]
     pub fn len(&self) -> u64 {

@@ -62,6 +62,14 @@ impl RemoteDisk {
         })
     }
 
+    /// The image of a cluster.
+    pub(crate) fn image(&self) -> Option<&Arc<Image>> {
+        match self {
+            Self::Nbd(_) => None,
+            Self::Rbd(image) => Some(image),
+        }
+    }
+
     /// Whether another server of the disk may go on in place of this one.
     pub(crate) fn is_gateway(&self) -> bool {
         match self {

@@ -572,9 +572,15 @@ fn resized(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
         lab.serve("resized", &[&name, "--key-file", &pass, "--control", control.as_str()])?;
     let image = format!("{POOL}/resized");
     tools::run(cluster.tool("rbd").args(["resize", &image, "--size", "80M"]))?;
+    // The server notices it; the command is for disks that do not tell.
+    let want = DATA_BYTES as u64 + (16 << 20);
+    let grown = until(Duration::from_secs(20), || {
+        Raw::connect(server.socket()).is_ok_and(|raw| raw.len_bytes == want)
+    });
+    ensure!(grown, "after the image has grown: {}", server.log());
+    ensure!(server.log().contains("bytes now"), "{}", server.log());
+    content::fill(server.socket(), 11)?;
     tools::run(&mut lab.blockyard(&["resize", &control]))?;
-    let len = content::fill(server.socket(), 11)?.len();
-    ensure!(len == DATA_BYTES + (16 << 20), "after the image has grown: {len} bytes");
     let shrink = ["resize", &image, "--size", "32M", "--allow-shrink"];
     tools::run(cluster.tool("rbd").args(shrink))?;
     // The image ends at 16 MiB of the data, in the first read.

@@ -15,6 +15,7 @@ use super::{Done, Refusal, Refused, Reloaded, Resumed};
 use crate::Error;
 use crate::output::InUse;
 use crate::rate::RateLimits;
+use crate::resize::say_resized;
 use crate::status::{ExportLimits, Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
@@ -172,11 +173,7 @@ impl Devices {
             }
             Request::Resize => {
                 let resized = device.volume.resize().map_err(|error| refusal(&error))?;
-                let bytes = resized.to_bytes;
-                event(Kind::Resized).fields(&[("bytes", Value::Number(bytes))]).say(format_args!(
-                    "export {name:?} has {bytes} bytes now, and had {}",
-                    resized.from_bytes
-                ));
+                say_resized(event(Kind::Resized), name, &resized);
                 return Ok(json(&resized));
             }
             Request::Limit(limits, keeps_burst) => {

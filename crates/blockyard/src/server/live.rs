@@ -71,6 +71,7 @@ impl Live {
         let outcome = self.remote.exchange(exchange).ok_or_else(ended)??;
         kept.into_iter().for_each(|(place, buckets)| after[place].2.use_buckets(buckets));
         after.iter().for_each(|(_, volume, _)| volume.host.limits_changed());
+        after.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
         devices.replace(&after, in_use);
         // Removed volumes are closed here, unless the program or an answer of the control socket
         // still uses one.

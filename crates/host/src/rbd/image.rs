@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use super::changes::{self, Changes, note_change};
 use super::cluster::{Cluster, Pool};
 use super::library::{
     FEATURE_EXCLUSIVE_LOCK, ImageHandle, ImageInfo, Images, LOCK_EXCLUSIVE, Library,
@@ -37,6 +38,7 @@ pub(crate) struct Image {
     library: &'static Library,
     /// A gateway that was fenced opens the image again.
     opened: RwLock<Opened>,
+    changes: Arc<Changes>,
     len_bytes: u64,
     stripe_period_bytes: u64,
     is_path: AtomicBool,
@@ -52,9 +54,20 @@ impl std::fmt::Debug for Image {
     }
 }
 
+impl Drop for Image {
+    fn drop(&mut self) {
+        // The thread that waits for changes finds no image any more.
+        self.changes.tell();
+    }
+}
+
 /// A handle of the library.
 struct Opened {
     handle: ImageHandle,
+    /// The watch of its changes, which librbd tells only for images that are open for writing.
+    watch: Option<u64>,
+    /// The argument of the watch.
+    changes: Arc<Changes>,
     /// After the handle in drops.
     pool: Pool,
 }
@@ -66,7 +79,7 @@ unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Connects to the cluster and opens an image.
-    fn new(name: &RbdName, access: Access) -> Result<Self, String> {
+    fn new(name: &RbdName, access: Access, changes: &Arc<Changes>) -> Result<Self, String> {
         let is_gateway = is_gateway(name, access);
         let cluster = if is_gateway { Cluster::alone(name)? } else { Cluster::of(name)? };
         let pool = cluster.pool(name)?;
@@ -82,16 +95,37 @@ impl Opened {
             open(pool.handle, image_name.as_ptr(), to, snapshot)
         });
         errno_of(opened).map_err(|error| open_problem(&error, name))?;
-        Ok(Self { handle, pool })
+        let mut opened = Self { handle, watch: None, changes: Arc::clone(changes), pool };
+        if access.writes() {
+            opened.watch().map_err(|error| format!("cannot watch the image: {error}"))?;
+        }
+        Ok(opened)
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        let mut watch = 0;
+        let changes = Arc::as_ptr(&self.changes).cast_mut().cast();
+        let functions = &self.pool.library().images;
+        // SAFETY: the image is open, and `changes` lives until the watch has ended.
+        errno_of(unsafe {
+            (functions.rbd_update_watch)(self.handle, &raw mut watch, note_change, changes)
+        })?;
+        self.watch = Some(watch);
+        Ok(())
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        let functions = &self.pool.library().images;
+        if let Some(watch) = self.watch {
+            // SAFETY: the image is open; the call waits for callbacks.
+            unsafe { (functions.rbd_update_unwatch)(self.handle, watch) };
+        }
         // The lock goes with the image.
         // SAFETY: the image is open and has no operation: the device's thread has ended, or has
         // none in flight.
-        unsafe { (self.pool.library().images.rbd_close)(self.handle) };
+        unsafe { (functions.rbd_close)(self.handle) };
     }
 }
 
@@ -119,13 +153,16 @@ impl Image {
     }
 
     fn opened(name: RbdName, access: Access) -> Result<Self, String> {
-        let opened = Opened::new(&name, access)?;
+        let changes = Changes::new().map_err(|error| format!("no descriptor is left: {error}"))?;
+        let changes = Arc::new(changes);
+        let opened = Opened::new(&name, access, &changes)?;
         let is_gateway = is_gateway(&name, access);
         let mut image = Self {
             name,
             access,
             library: opened.pool.library(),
             opened: RwLock::new(opened),
+            changes,
             len_bytes: 0,
             stripe_period_bytes: 0,
             is_path: AtomicBool::new(false),
@@ -150,9 +187,11 @@ impl Image {
     /// # Errors
     /// The cluster or the image cannot be reached.
     pub(super) fn reopen(&self) -> Result<(), String> {
-        let opened = Opened::new(&self.name, self.access)?;
+        let opened = Opened::new(&self.name, self.access, &self.changes)?;
         *self.taken_after.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened;
+        // It may have grown meanwhile.
+        self.changes.tell();
         Ok(())
     }
 
@@ -476,6 +515,16 @@ impl Image {
         durability: Arc<Durability>,
     ) -> io::Result<DeviceThread> {
         device::start(number, Arc::clone(self), durability)
+    }
+
+    /// Calls a function when the image has grown, on a thread of its own, until the image is
+    /// closed. librbd tells it only to those who may write.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub(crate) fn on_growth(self: &Arc<Self>, call: impl Fn() + Send + 'static) -> io::Result<()> {
+        let changes = Arc::clone(&self.changes);
+        changes::on_growth(Arc::downgrade(self), changes, self.len_bytes, call)
     }
 
     /// Reports to the operator, unless it repeats the last report.

@@ -19,6 +19,9 @@ pub(super) type Callback = unsafe extern "C" fn(Completion, *mut c_void);
 /// Callback of `rbd_diff_iterate2`: offset, length, whether it exists, argument.
 pub(super) type DiffCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
+/// `rbd_update_callback_t`.
+pub(super) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
+
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
@@ -77,7 +80,7 @@ functions! {
 
 functions! {
     /// Images.
-    // 18 fields: one for each function of the library.
+    // 20 fields: one for each function of the library.
     Images {
         rbd_open(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         rbd_open_read_only(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
@@ -95,6 +98,8 @@ functions! {
         rbd_lock_acquire(ImageHandle, c_int) -> c_int;
         rbd_lock_get_owners(ImageHandle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
         rbd_lock_get_owners_cleanup(*mut *mut c_char, usize) -> ();
+        rbd_update_watch(ImageHandle, *mut u64, UpdateCallback, *mut c_void) -> c_int;
+        rbd_update_unwatch(ImageHandle, u64) -> c_int;
         rbd_is_exclusive_lock_owner(ImageHandle, *mut c_int) -> c_int;
         rbd_metadata_get(ImageHandle, *const c_char, *mut c_char, *mut usize) -> c_int;
         rbd_metadata_set(ImageHandle, *const c_char, *const c_char) -> c_int;

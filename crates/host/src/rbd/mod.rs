@@ -6,12 +6,14 @@
 //!                  └── finished operations <── callback, in a thread of librbd
 //! ```
 //! `library` opens `librbd` at run time, [`RbdName`] names an image, `cluster` shares
-//! connections, `image` is an open image with its lock, `device` is the thread.
+//! connections, `image` is an open image with its lock, `device` is the thread, `changes`
+//! tells that an image has grown.
 //!
 //! librbd cannot cancel an operation, so its memory stays with it until the cluster answers or the
 //! time limit of the name ends the operation (`reconnect-delay`). A program must not fork and go on
 //! with an image; starting programs is harmless.
 
+mod changes;
 mod cluster;
 mod device;
 mod image;

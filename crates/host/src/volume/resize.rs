@@ -79,6 +79,17 @@ impl Volume {
         Ok(Resized { from_bytes, to_bytes: len_bytes })
     }
 
+    /// Calls a function when the image below the volume has grown, on a thread of its own, until
+    /// the volume is closed. Other disks do not tell.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn on_growth(&self, call: impl Fn() + Send + 'static) -> io::Result<()> {
+        let devices = self.parts.backend.devices.iter();
+        let mut images = devices.filter_map(|device| device.file.remote()?.image());
+        images.next().map_or(Ok(()), |image| image.on_growth(call))
+    }
+
     /// The file below the only line, the start of the volume on it, and the line.
     fn growable<'a>(
         &'a self,
