@@ -27,7 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
@@ -40,7 +42,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid,
 };
 
-use crate::process;
+use crate::{poll, process};
 use mount::Places;
 pub use mount::Unmount;
 use program::Programs;
@@ -77,6 +79,8 @@ pub struct Broker {
     /// One request and its reply at a time.
     socket: Mutex<OwnedFd>,
     pid: Pid,
+    /// It has not replied within a limit, and may not end before this process.
+    is_lost: AtomicBool,
 }
 
 impl Broker {
@@ -96,7 +100,9 @@ impl Broker {
                 drop(ours);
                 Served::new(configuration, unmount).run(&theirs)
             }
-            Some(pid) => Ok(Self { socket: Mutex::new(ours), pid }),
+            Some(pid) => {
+                Ok(Self { socket: Mutex::new(ours), pid, is_lost: AtomicBool::new(false) })
+            }
         }
     }
 
@@ -144,8 +150,24 @@ impl Broker {
     }
 
     fn ask(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
+        self.ask_within(packet, fd, None)
+    }
+
+    /// Like [`Broker::ask`]. A broker that does not reply within the limit counts as ended.
+    fn ask_within(
+        &self,
+        packet: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> io::Result<Reply> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         send(&socket, packet, fd.as_slice())?;
+        if limit.is_some() && !poll::readable(&[Some(socket.as_fd())], limit)?[0] {
+            // Its late reply would be taken for that to the next request.
+            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+            self.is_lost.store(true, Ordering::Relaxed);
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let mut reply = vec![0; REPLY_BYTES_MAX];
         let (len, fds) = receive(&socket, &mut reply)?;
         match &reply[..len] {
@@ -192,6 +214,9 @@ impl Drop for Broker {
     fn drop(&mut self) {
         let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        if *self.is_lost.get_mut() {
+            return;
+        }
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }

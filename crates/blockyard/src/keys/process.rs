@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
@@ -87,9 +87,29 @@ fn programs() -> MutexGuard<'static, Programs> {
     PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Limit for the start of a program that is under way when the process ends: the file of a program
+/// may be on a server that does not answer. A usual start takes milliseconds.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
 /// Kills all programs that run for a key, and starts no more. For the end of a process: a program
 /// that hangs would delay it, or outlive it.
+///
+/// A start that hangs does not delay the end by more than some seconds. Its program is killed as
+/// soon as it is started, if this process still lives.
 pub fn stop_programs() {
+    let (done, stopped) = mpsc::channel();
+    let stop = move || {
+        stop_each();
+        let _ = done.send(());
+    };
+    match std::thread::Builder::new().name("stop-programs".into()).spawn(stop) {
+        Ok(_) => drop(stopped.recv_timeout(STOP_LIMIT)),
+        // Without a thread, the wait has no limit.
+        Err(_) => stop_each(),
+    }
+}
+
+fn stop_each() {
     let mut programs = programs();
     programs.have_stopped = true;
     programs.groups.iter().for_each(|(pid, has_group)| kill(*pid, *has_group));
@@ -270,10 +290,13 @@ impl Running {
         number: u32,
         time_limit: Duration,
     ) -> Result<Self, ProcessError> {
-        if programs().have_stopped {
+        // Locked for the start, so that a stop kills its program.
+        let programs = programs();
+        if programs.have_stopped {
             return Err(ProcessError::Stopped);
         }
         let Started { output, end } = broker.start(number).map_err(ProcessError::Start)?;
+        drop(programs);
         let deadline = Instant::now() + time_limit;
         let process = Process::Outside(broker);
         let output = Some(output);
@@ -303,17 +326,17 @@ impl Running {
 
     /// Takes the status of a process that has ended or was killed, and whether all were killed.
     fn wait_for_end(&mut self) -> (io::Result<ExitStatus>, bool) {
-        let mut programs = programs();
         self.is_over = true;
         let status = match &mut self.process {
             Process::Child { child, .. } => {
                 let pid = Pid::from_child(child);
-                programs.groups.retain(|(one, _)| *one != pid);
+                programs().groups.retain(|(one, _)| *one != pid);
+                // Without the lock: a killed process may wait for a file system, and a stop must not.
                 child.wait()
             }
             Process::Outside(broker) => broker.program_status().map(ExitStatus::from_raw),
         };
-        (status, programs.have_stopped)
+        (status, programs().have_stopped)
     }
 
     /// Waits for the first of: messages, output, the end. `None`: nothing is left of a process that

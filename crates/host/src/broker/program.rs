@@ -9,11 +9,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::{Broker, KILL, PACKET_BYTES_MAX, PROGRAM, START, STATUS};
 use crate::process::{end_with_this_thread, with_usual_signals};
+
+/// Limit for the start of a program, whose file may be on a server that does not answer. A usual
+/// start takes milliseconds, on a busy disk seconds.
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A program that the broker has started.
 #[derive(Debug)]
@@ -42,16 +48,26 @@ impl Broker {
         self.ask(&packet, None).map(drop)
     }
 
-    /// Starts the program of this number.
+    /// Starts the program of this number. Callers start one at a time: a start whose reply is lost
+    /// kills the running program.
     ///
     /// # Errors
-    /// It cannot be started, another one runs, or the broker has ended.
+    /// It cannot be started, another one runs, its descriptors have no room, or the broker has
+    /// ended.
     pub fn start(&self, number: u32) -> io::Result<Started> {
-        let reply = self.ask(&[&[START][..], &number.to_ne_bytes()].concat(), None)?;
-        match <[OwnedFd; 2]>::try_from(reply.fds) {
-            Ok([output, end]) => Ok(Started { output, end }),
-            Err(_) => Err(ErrorKind::BrokenPipe.into()),
-        }
+        let packet = [&[START][..], &number.to_ne_bytes()].concat();
+        let started = self.ask_within(&packet, None, Some(START_LIMIT));
+        let started = started.and_then(|reply| {
+            let fds = <[OwnedFd; 2]>::try_from(reply.fds);
+            let [output, end] = fds.map_err(|_| ErrorKind::BrokenPipe)?;
+            Ok(Started { output, end })
+        });
+        started.inspect_err(|error| {
+            // The program may run, and its descriptors are lost.
+            if error.kind() != ErrorKind::ResourceBusy {
+                let _ = self.kill_program();
+            }
+        })
     }
 
     /// The status of the started program, as wait(2) has it, once it has ended.
@@ -88,7 +104,8 @@ impl Programs {
 
     pub(super) fn start(&mut self, number: u32) -> io::Result<Started> {
         if self.running.is_some() {
-            return Err(ErrorKind::ResourceBusy.into());
+            // By number: the reply has the kind of an error only so.
+            return Err(Errno::BUSY.into());
         }
         let words = self.known.get(number as usize).and_then(|words| words.split_first());
         let (program, arguments) = words.ok_or(ErrorKind::NotFound)?;
@@ -128,8 +145,12 @@ impl Programs {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::time::Duration;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
 
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::super::{DONE, failed, receive, send};
     use super::*;
     use crate::poll;
 
@@ -163,5 +184,53 @@ mod tests {
         assert_eq!(io::read_to_string(File::from(output)).unwrap(), "");
         programs.start(0).unwrap();
         programs.kill();
+    }
+
+    /// A broker, and the socket of its process.
+    fn broker() -> (Broker, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        // The drop of a broker waits for its process.
+        let pid = Pid::from_child(&Command::new("true").spawn().unwrap());
+        (Broker { socket: Mutex::new(ours), pid, is_lost: AtomicBool::new(false) }, theirs)
+    }
+
+    /// The requests of a start whose reply is this.
+    fn asked_after(reply: &[u8]) -> Vec<u8> {
+        let (broker, theirs) = broker();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                let mut requests = Vec::new();
+                let mut packet = [0; 64];
+                while let Ok((len, _)) = receive(&theirs, &mut packet)
+                    && len > 0
+                {
+                    requests.push(packet[0]);
+                    let reply = if packet[0] == START { reply } else { &[DONE] };
+                    send(&theirs, reply, &[]).unwrap();
+                }
+                requests
+            });
+            broker.start(0).unwrap_err();
+            drop(broker);
+            served.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn program_whose_descriptors_are_lost_is_killed_and_one_that_runs_already_is_not() {
+        assert_eq!(asked_after(&[DONE]), [START, KILL]);
+        let busy = failed(&Errno::BUSY.into());
+        assert_eq!(asked_after(&busy), [START]);
+    }
+
+    #[test]
+    fn broker_that_does_not_reply_in_time_counts_as_ended() {
+        let (broker, theirs) = broker();
+        let late = broker.ask_within(&[START], None, Some(Duration::ZERO)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        let _ = send(&theirs, &[DONE], &[]);
+        assert!(broker.kill_program().is_err(), "a late reply is not that of another request");
     }
 }

@@ -4,13 +4,13 @@
 //! its clients, its control socket and its end would stop with it. A line without room is dropped
 //! and counted, and the next line that finds room follows the count.
 
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{SendFlags, send};
 
 /// Room of a pipe that is ready for writing (`PIPE_BUF` of pipe(7)).
@@ -24,7 +24,7 @@ enum Place {
     /// A pipe or a terminal, opened a second time: the mode of a descriptor is that of all
     /// processes that share it.
     Reopened(OwnedFd),
-    /// A pipe of another user.
+    /// A pipe or a terminal of another user.
     Polled,
 }
 
@@ -49,10 +49,14 @@ impl Place {
             Self::File => rustix::io::write(stderr, bytes),
             Self::Socket => send(stderr, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
             Self::Reopened(fd) => rustix::io::write(fd, bytes),
-            Self::Polled if has_room(stderr)? => {
-                rustix::io::write(stderr, &bytes[..bytes.len().min(PIPE_ROOM_BYTES)])
-            }
-            Self::Polled => Err(Errno::AGAIN),
+            Self::Polled => match write_now(stderr, bytes) {
+                // Another program may take the room between the two calls: the only way here.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if has_room(stderr)? => {
+                    rustix::io::write(stderr, &bytes[..bytes.len().min(PIPE_ROOM_BYTES)])
+                }
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Err(Errno::AGAIN),
+                written => written,
+            },
         }
     }
 
@@ -69,6 +73,13 @@ impl Place {
         }
         bytes
     }
+}
+
+/// Writes without a wait to a descriptor that waits otherwise; pipes can do so, terminals cannot.
+fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    /// The position of the descriptor, as for write(2).
+    const HERE: u64 = u64::MAX;
+    rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT)
 }
 
 fn has_room(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
@@ -147,6 +158,7 @@ pub(super) fn catch_up(note: impl FnOnce(u64) -> String) {
 mod tests {
     use std::fs::File;
     use std::io::Read;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -188,6 +200,21 @@ mod tests {
         said.extend(take(&mut reader, 1 << 20));
         assert_eq!(said[..long.len()], long);
         assert_eq!(&said[long.len()..], b"2 dropped\nthere\n");
+    }
+
+    #[test]
+    fn full_pipe_whose_descriptor_waits_is_no_wait() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut written = 0;
+        let problem = loop {
+            match write_now(writer.as_fd(), &[b'a'; 100]) {
+                Ok(len) => written += len,
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(problem, Errno::AGAIN);
+        let said = take(&mut reader.into(), 1 << 20);
+        assert_eq!(said, vec![b'a'; written]);
     }
 
     #[test]
