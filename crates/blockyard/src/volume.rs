@@ -157,8 +157,8 @@ impl Volume {
         Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 
-    /// Size of the disk in bytes. It changes in [`Volume::resize`], and, while the volume is served,
-    /// with the image of a Ceph cluster below.
+    /// Size of the disk in bytes. It changes in [`Volume::resize`]. While the volume is served, it
+    /// also changes with the image of a Ceph cluster below.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a volume has a sector at least")]
     pub fn len(&self) -> u64 {

@@ -375,7 +375,7 @@ fn places() -> Result<[Place; 2]> {
 fn client_of(lab: &Lab, places: &[Place; 2]) -> Result<Server> {
     let sectors = u64::from(SIZE_MIB) << 11;
     let [one, two] = places.each_ref().map(|place| {
-        format!("round-robin 0 1 0 nbd://127.0.0.1:{}?timeout=1&unflushed=trust", place.port)
+        format!("round-robin 0 1 0 nbd://127.0.0.1:{}?timeout=2&unflushed=trust", place.port)
     });
     let line = format!("0 {sectors} multipath 1 queue_if_no_path 0 2 1 {one} {two}\n");
     let table = lab.write("client.table", line)?.display().to_string();
@@ -411,6 +411,8 @@ fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let mut disk = Raw::connect(client.socket())?;
     // A late write at a gateway that never had the lock must not fence the one that has it.
     let mut standby = Raw::connect(two.socket())?;
+    // After its first reply, the gateway has noted the takeovers for this connection.
+    standby.read(0, 4096)?;
     pause(&two)?;
     standby.send(WRITE, 4, Range { offset: 0, len: 65536 }, &[0x10; 65536])?;
     disk.write(0, &[0x11; 65536])?;
