@@ -6,11 +6,13 @@ mod lab;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::process::{Child, Command, Output, Stdio};
 
 use lab::{Lab, SMALL, noise, one_error, text};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open};
 
 /// The user `nobody`, who owns nothing.
 const NOBODY: u32 = 65534;
@@ -182,6 +184,22 @@ fn has(program: &str) -> bool {
     found
 }
 
+/// The only child of a process.
+fn child_of(pid: Pid) -> Option<Pid> {
+    let pid = pid.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let mut children = children.split_whitespace();
+    let child = children.next()?.parse().unwrap();
+    assert_eq!(children.next(), None);
+    Pid::from_raw(child)
+}
+
+/// Waits for the end of a process, which need not be a child.
+fn wait_for_end(process: &OwnedFd) {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut ended, None).unwrap();
+}
+
 /// A mount in the foreground, which is killed at the end of a failed test.
 struct Foreground {
     child: Child,
@@ -193,11 +211,10 @@ impl Foreground {
         Pid::from_child(&self.child)
     }
 
-    /// The driver, which is younger than the broker.
+    /// The driver, which is a child of the broker; or the broker of a mount without a driver.
     fn child_pid(&self) -> Pid {
-        let pid = self.pid().as_raw_nonzero();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        Pid::from_raw(children.split_whitespace().last().unwrap().parse().unwrap()).unwrap()
+        let broker = child_of(self.pid()).unwrap();
+        child_of(broker).unwrap_or(broker)
     }
 
     /// Waits for the end; returns the exit code and the rest of the output.
@@ -406,15 +423,94 @@ fn death_of_either_process_ends_the_other_and_leaves_nothing() {
     assert_eq!(home.leftovers(), [""; 0]);
 
     let mount = home.foreground(&["vol", "dir"]).unwrap();
-    let driver =
-        rustix::process::pidfd_open(mount.child_pid(), rustix::process::PidfdFlags::empty())
-            .unwrap();
+    let driver = pidfd_open(mount.child_pid(), PidfdFlags::empty()).unwrap();
     kill_process(mount.pid(), Signal::KILL).unwrap();
     mount.end();
-    let mut ended = [rustix::event::PollFd::new(&driver, rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut ended, None).unwrap();
+    wait_for_end(&driver);
     home.ok(&["umount", "dir"]);
     assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn death_of_the_broker_ends_the_mount_and_loses_nothing() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    home.sh("echo kept > dir/file");
+    let broker = child_of(mount.pid()).unwrap();
+    kill_process(broker, Signal::KILL).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("dir: the process outside of the sandbox has ended"), "{said}");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+    assert_eq!(text(&home.run(&["cp", "vol:/file", "-", "-d", "pass"]).stdout), "kept\n");
+
+    let mount = home.foreground(&["vol", "dir", "--as-file"]).unwrap();
+    kill_process(mount.child_pid(), Signal::KILL).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(1), "{said}");
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn driver_ends_though_all_processes_of_its_mount_are_killed_at_once() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let broker = child_of(mount.pid()).unwrap();
+    let driver = pidfd_open(mount.child_pid(), PidfdFlags::empty()).unwrap();
+    for one in [broker, mount.pid()] {
+        kill_process(one, Signal::STOP).unwrap();
+    }
+    for one in [mount.pid(), broker] {
+        kill_process(one, Signal::KILL).unwrap();
+    }
+    mount.end();
+    wait_for_end(&driver);
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// The broker does not answer any more, and the mount must end all the same.
+#[test]
+fn mount_whose_broker_is_stopped_ends() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    let Some(mount) = home.foreground(&["vol", "dir", "--as-file"]) else { return };
+    let broker = mount.child_pid();
+    kill_process(broker, Signal::STOP).unwrap();
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    let pid = mount.pid();
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    wait_for_end(&process);
+    kill_process(broker, Signal::KILL).unwrap();
+    mount.end();
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// A user may rename a folder above a mount of root, and give its name to another one.
+#[test]
+fn only_the_own_mount_is_unmounted() {
+    let home = Home::new();
+    home.volume("vol", b"plaintext");
+    home.volume("vol2", b"other");
+    home.sh("mkdir -p up/dir");
+    let Some(mount) = home.foreground(&["vol", "up/dir", "--as-file"]) else { return };
+    home.sh("mv up moved; mkdir -p up/dir");
+    assert!(home.mount(&["vol2", "up/dir", "--as-file"]));
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    let (_, said) = mount.end();
+    assert!(said.contains("up/dir: cannot unmount it: "), "{said}");
+    assert_eq!(home.sh("head -c 5 up/dir/vol2"), "other");
+    home.ok(&["umount", "up/dir"]);
+    home.ok(&["umount", "moved/dir"]);
 }
 
 #[test]
@@ -470,6 +566,20 @@ fn mount_in_use_is_kept_by_an_umount_of_another_session() {
     drop(user.stdin.take());
     user.wait().unwrap();
     home.ok(&["umount", "dir"]);
+}
+
+#[test]
+fn umount_of_another_session_ends_a_mount_with_a_driver() {
+    let home = Home::new();
+    fs::create_dir(home.lab.path("other")).unwrap();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let mut umount = home.blockyard(&["umount", "dir"]);
+    let said = umount.env("XDG_RUNTIME_DIR", home.lab.path("other")).output().unwrap();
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert_eq!(mount.end().0, Some(0));
 }
 
 /// A Ctrl-C in the terminal goes to the process group of the command that has mounted.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use lab::nbd::Nbd;
 use lab::{Lab, Server, noise, text};
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
 const LEN_BYTES: usize = 1 << 20;
@@ -62,6 +62,20 @@ fn all_threads_are_limited_from_the_start_and_status_says_so() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
     let broker = Pid::from_raw(children[0]).unwrap();
     assert!(test_kill_process(broker).is_err(), "the broker lives longer than the server");
+}
+
+/// The configuration may be on a file system that hangs, and the broker with it.
+#[test]
+fn server_whose_broker_does_not_answer_ends_in_order() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&WORDS);
+    // An answer comes after the start, which needs the broker.
+    assert!(status(&lab)["sandbox"]["seccomp"].as_bool().unwrap());
+    let broker = Pid::from_raw(children(&server)[0]).unwrap();
+    kill_process(broker, Signal::STOP).unwrap();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    kill_process(broker, Signal::KILL).unwrap();
 }
 
 #[test]

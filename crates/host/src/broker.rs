@@ -29,8 +29,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,13 +39,11 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
     sendmsg, socketpair,
 };
-use rustix::process::{
-    Pid, Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
 use crate::{poll, process};
 use mount::Places;
-pub use mount::Unmount;
+pub use mount::{MountedPlace, Unmount, start_driver};
 use program::Programs;
 pub use program::Started;
 
@@ -57,6 +56,8 @@ const DESCRIPTORS_MAX: usize = 2;
 const PROGRAM: u8 = b'p';
 const PLACE: u8 = b'm';
 const UNMOUNT: u8 = b'u';
+const DRIVER: u8 = b'v';
+const DRIVER_STATUS: u8 = b'e';
 const SIGNAL: u8 = b'g';
 const LEAVE_TERMINAL: u8 = b'l';
 const START: u8 = b'b';
@@ -70,14 +71,19 @@ const OPEN: u8 = b'o';
 const DONE: u8 = b'd';
 const FAILED: u8 = b'f';
 
+/// Limit for a reply. A usual request takes milliseconds, on a busy disk seconds; the file system
+/// of the configuration or of a program may hang.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
 /// More than an error with the path of a file.
 const REPLY_BYTES_MAX: usize = 8 << 10;
 
 /// The broker of this process, which ends with this value.
 #[derive(Debug)]
 pub struct Broker {
+    socket: OwnedFd,
     /// One request and its reply at a time.
-    socket: Mutex<OwnedFd>,
+    turn: Mutex<()>,
     pid: Pid,
     /// It has not replied within a limit, and may not end before this process.
     is_lost: AtomicBool,
@@ -101,7 +107,8 @@ impl Broker {
                 Served::new(configuration, unmount).run(&theirs)
             }
             Some(pid) => {
-                Ok(Self { socket: Mutex::new(ours), pid, is_lost: AtomicBool::new(false) })
+                let is_lost = AtomicBool::new(false);
+                Ok(Self { socket: ours, turn: Mutex::new(()), pid, is_lost })
             }
         }
     }
@@ -149,27 +156,42 @@ impl Broker {
         reply.fds.into_iter().next().map(File::from).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn ask(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
-        self.ask_within(packet, fd, None)
+    /// A descriptor that hangs up (POLLHUP) when the broker has ended.
+    #[must_use]
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Like [`Broker::ask`]. A broker that does not reply within the limit counts as ended.
+    /// Whether the broker has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let nothing = [(self.end(), PollFlags::empty())];
+        poll::ready_among(&nothing, Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+    }
+
+    fn ask(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
+        self.ask_within(packet, fd, ASK_LIMIT)
+    }
+
+    /// Like [`Broker::ask`], with a limit for the reply. A broker that does not reply within it
+    /// counts as ended.
     fn ask_within(
         &self,
         packet: &[u8],
         fd: Option<BorrowedFd<'_>>,
-        limit: Option<Duration>,
+        limit: Duration,
     ) -> io::Result<Reply> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&socket, packet, fd.as_slice())?;
-        if limit.is_some() && !poll::readable(&[Some(socket.as_fd())], limit)?[0] {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = &self.socket;
+        send(socket, packet, fd.as_slice())?;
+        if !replies_within(socket, limit)? {
             // Its late reply would be taken for that to the next request.
-            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             self.is_lost.store(true, Ordering::Relaxed);
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut reply = vec![0; REPLY_BYTES_MAX];
-        let (len, fds) = receive(&socket, &mut reply)?;
+        let (len, fds) = receive(socket, &mut reply)?;
         match &reply[..len] {
             [DONE] => Ok(Reply { fds, number: 0 }),
             [DONE, a, b, c, d] => Ok(Reply { fds, number: i32::from_ne_bytes([*a, *b, *c, *d]) }),
@@ -212,8 +234,7 @@ fn of_file(path: &Path, error: impl std::fmt::Display) -> io::Error {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if *self.is_lost.get_mut() {
             return;
         }
@@ -277,7 +298,8 @@ impl Served {
     fn run(mut self, socket: &OwnedFd) -> ! {
         // A signal to the group of a terminal or service is for the server, which needs this then.
         process::leave_signals_to_others();
-        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        // The end of the server is the end of the socket. A signal of the kernel would come before,
+        // and leave programs and a driver behind.
         process::close_all_but(socket);
         let mut packet = vec![0; PACKET_BYTES_MAX];
         while let Ok((len, fds)) = receive(socket, &mut packet)
@@ -317,9 +339,14 @@ impl Served {
                 done()
             }
             PLACE if self.sealed.is_none() => {
-                self.places.add(names);
+                self.places.add(names)?;
                 done()
             }
+            DRIVER if self.sealed.is_none() => {
+                let output = fds.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
+                Ok(Reply { fds: vec![self.places.start_driver(names, output)?], number: 0 })
+            }
+            DRIVER_STATUS => Ok(Reply { fds: Vec::new(), number: self.places.driver_status()? }),
             UNMOUNT => {
                 self.places.unmount(names)?;
                 done()
@@ -333,14 +360,8 @@ impl Served {
                 done()
             }
             SEAL if self.sealed.is_none() => {
-                let paths = names.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-                let paths = paths.map(|path| Path::new(OsStr::from_bytes(path)));
                 self.command = fds.into_iter().next();
-                let sealed = self.sealed.insert(Vec::new());
-                let mut folders = BTreeMap::new();
-                for path in paths {
-                    sealed.extend(Entry::of(path, &mut folders)?);
-                }
+                self.seal(names)?;
                 done()
             }
             REMOVE | REMOVE_SOCKETS => {
@@ -366,6 +387,19 @@ impl Served {
             }
             _ => Err(io::Error::from_raw_os_error(libc::EPERM)),
         }
+    }
+}
+
+impl Served {
+    /// Fixes the files, by their paths, each with a zero byte at its end.
+    fn seal(&mut self, paths: &[u8]) -> io::Result<()> {
+        let paths = paths.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        let sealed = self.sealed.insert(Vec::new());
+        let mut folders = BTreeMap::new();
+        for path in paths.map(|path| Path::new(OsStr::from_bytes(path))) {
+            sealed.extend(Entry::of(path, &mut folders)?);
+        }
+        Ok(())
     }
 }
 
@@ -430,6 +464,20 @@ fn text_of(folder: &OwnedFd, name: &OsStr, kind: FileType) -> Vec<u8> {
     let len = if kind == FileType::RegularFile { read().unwrap_or(0) } else { 0 };
     text.truncate(len);
     text
+}
+
+fn replies_within(socket: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if poll::readable(&[Some(socket.as_fd())], Some(left))?[0] {
+            return Ok(true);
+        }
+        // A signal ends the wait early.
+        if left.is_zero() {
+            return Ok(false);
+        }
+    }
 }
 
 fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -504,7 +552,7 @@ mod tests {
         served.answer(SEAL, &list, Vec::new()).unwrap();
         let again = served.answer(SEAL, &names(&[&at("other")]), Vec::new());
         assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EPERM));
-        for request in [PROGRAM, PLACE] {
+        for request in [PROGRAM, PLACE, DRIVER] {
             let late = served.answer(request, b"/bin/sh\0", Vec::new());
             assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EPERM));
         }

@@ -14,7 +14,7 @@ use blockyard_host::broker::Broker;
 use blockyard_host::process::lock_secrets;
 
 use super::KeyError;
-use super::process::{self, ProcessError, is_startable, output_of_words};
+use super::process::{self, is_startable, output_of_words};
 
 /// Time in which a command must end. A person may have to touch a device or type a PIN meanwhile.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -89,11 +89,8 @@ impl KeyCommand {
     pub fn read(&self) -> Result<SecretBytes, KeyError> {
         lock_secrets();
         let place = || format!("command {}", self.words[0]);
-        let output =
-            output_of_words(&self.words, self.time_limit).map_err(|source| match source {
-                ProcessError::Long => KeyError::Long { place: place() },
-                source => KeyError::Failed { place: place(), problem: source.to_string() },
-            })?;
+        let output = output_of_words(&self.words, self.time_limit)
+            .map_err(|source| KeyError::Failed { place: place(), problem: source.to_string() })?;
         match output.as_slice() {
             [] => Err(KeyError::Nothing { place: place() }),
             [passphrase @ .., b'\n'] => Ok(SecretBytes::copy_of(passphrase)),

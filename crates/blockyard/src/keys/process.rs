@@ -331,7 +331,7 @@ impl Running {
             Process::Child { child, .. } => {
                 let pid = Pid::from_child(child);
                 programs().groups.retain(|(one, _)| *one != pid);
-                // Without the lock: a killed process may wait for a file system, and a stop must not.
+                // Without the lock: a killed process may wait for a file system; a stop must not.
                 child.wait()
             }
             Process::Outside(broker) => broker.program_status().map(ExitStatus::from_raw),

@@ -30,6 +30,7 @@ const BUSY: &str = "resource busy";
 pub(super) struct Door {
     listener: UnixListener,
     path: PathBuf,
+    mount: fuse::Mount,
 }
 
 /// A program that waits for the end of the mount.
@@ -44,7 +45,12 @@ impl Door {
         // The number was that of an earlier mount.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| Error::file(&path, error))?;
-        Ok(Self { listener, path })
+        Ok(Self { listener, path, mount })
+    }
+
+    /// The mount.
+    pub(super) fn mount(&self) -> &fuse::Mount {
+        &self.mount
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -57,7 +63,7 @@ impl Door {
         stream.set_read_timeout(Some(REQUEST_LIMIT)).ok()?;
         let mut request = [0];
         stream.read_exact(&mut request).ok()?;
-        match fuse::unmount(place, request == [LAZY]) {
+        match fuse::unmount(&self.mount, request == [LAZY]) {
             Ok(()) => Some(Asker(stream)),
             Err(error) => {
                 let said = error.to_string();

@@ -1,19 +1,21 @@
 //! The process of a file system's driver.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_host::broker::Broker;
-use blockyard_host::fuse::{self, Mounts};
-use blockyard_host::process::{StopSignal, end_with_this_thread};
+use blockyard_host::broker::{Broker, start_driver};
+use blockyard_host::fuse::{self, Mount, Mounts};
+use blockyard_host::process::StopSignal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, getegid, geteuid, pidfd_send_signal};
 
 use super::drivers::DriverProgram;
 use super::mount_at;
@@ -44,18 +46,32 @@ pub(super) struct Order<'a> {
     pub(super) said: &'a Path,
     pub(super) read_only: bool,
     pub(super) owner: Owner,
+    /// The process that starts it.
+    pub(super) broker: Option<&'a Arc<Broker>>,
 }
 
 /// A running driver.
 #[derive(Debug)]
 pub(super) struct Driver {
     name: &'static str,
-    child: Child,
+    parent: Parent,
     pidfd: OwnedFd,
     said: PathBuf,
+    place: PathBuf,
+    /// `None` before it is there.
+    mount: Option<Mount>,
     is_told: bool,
-    /// The process outside of the sandbox, which sends the signals.
-    outside: Option<Arc<Broker>>,
+    /// The broker sends the signals too.
+    is_signalled_outside: bool,
+}
+
+/// The parent of a driver.
+#[derive(Debug)]
+enum Parent {
+    /// This process.
+    Own(Child),
+    /// The process outside of the sandbox.
+    Broker(Arc<Broker>),
 }
 
 /// Refuses an owner for a file system that has owners itself.
@@ -83,42 +99,42 @@ impl Driver {
         let wrong = |problem: String| Error::mount(order.directory, problem);
         let mut mounts = Mounts::open().map_err(|error| wrong(error.to_string()))?;
         let output = File::create(order.said).map_err(|error| Error::file(order.said, error))?;
-        let errors = output.try_clone().map_err(|error| Error::file(order.said, error))?;
-        let mut command = Command::new(order.program);
-        command.args(program.words);
-        let options = options(program, order).join(",");
-        if !options.is_empty() {
-            command.args(["-o", &options]);
-        }
-        command.arg(order.file).arg(order.directory);
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // A Ctrl-C in the terminal is for the supervisor, which ends everything in order.
-        command.process_group(0);
-        end_with_this_thread(&mut command);
-        let mut child = command
-            .spawn()
-            .map_err(|error| wrong(format!("cannot start {}: {error}", program.name)))?;
-        let pid = Pid::from_child(&child);
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => pidfd,
-            Err(errno) => {
-                // It may not have mounted yet. Its number is its own until it is waited for.
-                let _ = child.kill();
-                let _ = child.wait();
-                if matches!(mount_at(order.directory), Ok(Some(_))) {
-                    let _ = fuse::unmount(order.directory, true);
-                }
-                return Err(wrong(format!("cannot watch {}: {errno}", program.name)));
+        let words = words(order);
+        let started = match order.broker {
+            Some(broker) => {
+                let pidfd = broker.start_driver(&words, &output);
+                pidfd.map(|pidfd| (Parent::Broker(Arc::clone(broker)), pidfd))
+            }
+            None => {
+                let started = start_driver(&words, output.into());
+                started.map(|(child, pidfd)| (Parent::Own(child), pidfd))
             }
         };
+        let (parent, pidfd) = started.map_err(|error| {
+            // One that cannot be watched is killed, and may have mounted.
+            if let Ok(Some(mount)) = mount_at(order.directory) {
+                let _ = fuse::unmount(&mount, true);
+            }
+            wrong(format!("cannot start {}: {error}", program.name))
+        })?;
         let name = program.name;
         let said = order.said.to_path_buf();
-        let mut driver = Self { name, child, pidfd, said, is_told: false, outside: None };
+        let place = order.directory.to_path_buf();
+        let mut driver = Self {
+            name,
+            parent,
+            pidfd,
+            said,
+            place,
+            mount: None,
+            is_told: false,
+            is_signalled_outside: false,
+        };
         match driver.wait_for_mount(&mut mounts, order.directory, stop) {
             Ok(()) => Ok(driver),
             Err(error) => {
                 driver.tell(Signal::TERM);
-                let _ = driver.child.wait();
+                let _ = driver.wait();
                 Err(error)
             }
         }
@@ -129,9 +145,33 @@ impl Driver {
         &self.pidfd
     }
 
-    /// Lets a process outside of the sandbox send the signals.
-    pub(super) fn is_signalled_by(&mut self, broker: Arc<Broker>) {
-        self.outside = Some(broker);
+    /// Lets the broker send the signals, if it has started the driver.
+    pub(super) fn signal_outside(&mut self) {
+        self.is_signalled_outside = true;
+    }
+
+    /// The process outside of the sandbox.
+    pub(super) fn broker(&self) -> Option<&Arc<Broker>> {
+        match &self.parent {
+            Parent::Own(_) => None,
+            Parent::Broker(broker) => Some(broker),
+        }
+    }
+
+    fn has_lost_its_broker(&self) -> bool {
+        self.broker().is_some_and(|broker| broker.has_ended())
+    }
+
+    /// Waits for the end.
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        match &mut self.parent {
+            Parent::Own(child) => child.wait(),
+            Parent::Broker(broker) => {
+                let mut fds = [PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN)];
+                rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+                broker.driver_status()
+            }
+        }
     }
 
     /// Name of the program.
@@ -147,7 +187,8 @@ impl Driver {
     ) -> Result<(), Error> {
         let wrong = |problem: String| Error::mount(directory, problem);
         loop {
-            if mounts.at(directory).map_err(|error| wrong(error.to_string()))?.is_some() {
+            self.mount = mounts.at(directory).map_err(|error| wrong(error.to_string()))?;
+            if self.mount.is_some() {
                 return Ok(());
             }
             let mut fds = [
@@ -163,7 +204,7 @@ impl Driver {
                 return Err(wrong("a signal ended the wait for the driver".into()));
             }
             if !fds[1].revents().is_empty() {
-                let status = self.child.wait().map_err(|error| wrong(error.to_string()))?;
+                let status = self.wait().map_err(|error| wrong(error.to_string()))?;
                 return Err(wrong(self.failure(status)));
             }
         }
@@ -184,30 +225,49 @@ impl Driver {
         format!("the driver {} {how}{said}", self.name)
     }
 
-    /// Unmounts the place and ends the driver.
-    pub(super) fn end(mut self, place: &Path) -> Result<(), Error> {
+    /// Unmounts its mount and ends the driver.
+    pub(super) fn end(mut self) -> Result<(), Error> {
         let was_running = !self.has_ended(Duration::ZERO);
-        // Also the mount of a driver that was killed.
-        if mount_at(place)?.is_some_and(|mount| mount.kind.starts_with("fuse")) {
-            let unmounted = fuse::unmount(place, true);
-            // Another program may have been faster.
-            if mount_at(place)?.is_some() {
-                unmounted?;
-            }
-        }
-        if was_running && !self.has_ended(END_LIMIT) {
+        // The kernel has told the driver to end then, and this process may not unmount.
+        let is_alone = self.has_lost_its_broker();
+        let unmounted = if is_alone { Ok(()) } else { self.unmount() };
+        let end_limit = if is_alone || unmounted.is_err() { Duration::ZERO } else { END_LIMIT };
+        if was_running && !self.has_ended(end_limit) {
             // Programs use the mount. The drivers write back and end on this signal.
             self.tell(Signal::TERM);
             if !self.has_ended(WRITE_BACK_LIMIT) {
                 self.tell(Signal::KILL);
             }
         }
-        let status = self.child.wait().map_err(|error| Error::mount(place, error.to_string()))?;
-        let was_ended_by_us = self.is_told && status.signal() != Some(Signal::KILL.as_raw());
-        if status.success() || was_ended_by_us {
+        if is_alone {
+            // Its status went with the broker. The error for the user is that of the broker.
             return Ok(());
         }
-        Err(Error::mount(place, self.failure(status)))
+        let status = self.wait().map_err(|error| Error::mount(&self.place, error.to_string()))?;
+        let was_ended_by_us = self.is_told && status.signal() != Some(Signal::KILL.as_raw());
+        if status.success() || was_ended_by_us {
+            // The driver may have unmounted it now.
+            return if self.is_mounted()? { unmounted } else { Ok(()) };
+        }
+        Err(Error::mount(&self.place, self.failure(status)))
+    }
+
+    /// Unmounts the mount, also that of a driver that was killed.
+    fn unmount(&self) -> Result<(), Error> {
+        let Some(mount) = self.mount.as_ref().filter(|mount| mount.kind.starts_with("fuse")) else {
+            return Ok(());
+        };
+        let unmounted = fuse::unmount(mount, true);
+        // Another program may have been faster.
+        if self.is_mounted()? { Ok(unmounted?) } else { Ok(()) }
+    }
+
+    /// Whether its mount is there, perhaps under that of another program, or below another name.
+    fn is_mounted(&self) -> Result<bool, Error> {
+        let Some(mount) = &self.mount else { return Ok(false) };
+        let all = Mounts::open().and_then(|mut mounts| mounts.read());
+        let all = all.map_err(|error| Error::mount(&self.place, error.to_string()))?;
+        Ok(all.iter().any(|one| one.device == mount.device))
     }
 
     fn tell(&mut self, signal: Signal) {
@@ -215,9 +275,11 @@ impl Driver {
         // A stopped driver would see the signal only when it is continued.
         for signal in [signal, Signal::CONT] {
             // It may have ended meanwhile.
-            match &self.outside {
-                None => drop(pidfd_send_signal(&self.pidfd, signal)),
-                Some(broker) => drop(broker.signal(signal)),
+            match &self.parent {
+                Parent::Broker(broker) if self.is_signalled_outside => {
+                    drop(broker.signal(signal));
+                }
+                _ => drop(pidfd_send_signal(&self.pidfd, signal)),
             }
         }
     }
@@ -241,6 +303,18 @@ impl AsFd for Driver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// The program and its arguments.
+fn words(order: &Order<'_>) -> Vec<OsString> {
+    let mut words = vec![order.program.into()];
+    words.extend(order.driver.words.iter().map(OsString::from));
+    let options = options(order.driver, order).join(",");
+    if !options.is_empty() {
+        words.extend(["-o".into(), options.into()]);
+    }
+    words.extend([order.file.into(), order.directory.into()]);
+    words
 }
 
 fn options(program: &DriverProgram, order: &Order<'_>) -> Vec<String> {

@@ -16,6 +16,7 @@ mod places;
 mod unmount;
 
 use std::fmt;
+use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -60,6 +61,9 @@ pub struct MountOptions {
     pub name: Option<String>,
     /// Mounts this partition of the plaintext only: its number, UUID or name.
     pub inner_partition: Option<String>,
+    /// The process that [`blockyard_host::fuse::fork_broker`] has made. It starts the driver, and
+    /// [`Mounted::limit`] needs it. Without it, this process starts the driver.
+    pub broker: Option<Arc<Broker>>,
 }
 
 /// A mounted volume. Dropping it ends the mount as [`Mounted::end`] does.
@@ -69,7 +73,7 @@ pub struct Mounted {
     place: PathBuf,
     shown: String,
     /// The process outside of the sandbox.
-    outside: Option<Arc<Broker>>,
+    broker: Option<Arc<Broker>>,
 }
 
 struct Parts {
@@ -85,7 +89,7 @@ enum Cause {
     Signal,
     /// A program asks for it, or for the end even if the mount is in use.
     Asked(Asker),
-    /// The driver has ended, or the file was unmounted.
+    /// The driver or the broker has ended, or the file was unmounted.
     PartEnded,
 }
 
@@ -105,7 +109,7 @@ impl Volume {
             match Door::open(&place) {
                 Ok(door) => {
                     let parts = Parts { door, driver: None, file, private: None };
-                    Ok(Mounted::new(parts, place, shown))
+                    Ok(Mounted::new(parts, place, shown, options))
                 }
                 Err(error) => {
                     // Nothing was written yet.
@@ -158,13 +162,14 @@ impl Volume {
                 said: &private.said(),
                 read_only: self.is_read_only(),
                 owner,
+                broker: options.broker.as_ref(),
             };
             match driven(&order, stop) {
                 Ok((driver, door)) => {
                     let shown =
                         format!("{} ({} by {})", target.display(), system.name(), driver.name());
                     let parts = Parts { door, driver: Some(driver), file, private: Some(private) };
-                    Ok(Mounted::new(parts, target, shown))
+                    Ok(Mounted::new(parts, target, shown, options))
                 }
                 Err(error) => {
                     // The error of the driver says more.
@@ -207,10 +212,20 @@ fn driven(order: &driver::Order<'_>, stop: &StopSignal) -> Result<(Driver, Door)
     match Door::open(order.directory) {
         Ok(door) => Ok((driver, door)),
         Err(error) => {
-            let _ = driver.end(order.directory);
+            let _ = driver.end();
             Err(error)
         }
     }
+}
+
+/// The mount had to end, because its process may not do all in its sandbox.
+fn without_broker(place: &Path) -> Error {
+    let problem = format!(
+        "the process outside of the sandbox has ended, and the mount with it; the volume is \
+         flushed. `blockyard umount {}` removes what is left",
+        place.display()
+    );
+    Error::mount(place, problem)
 }
 
 /// The plaintext cannot be shown to a driver that runs as root.
@@ -224,8 +239,9 @@ fn needs_others(target: &Path, program: &Path) -> Error {
 }
 
 impl Mounted {
-    fn new(parts: Parts, place: PathBuf, shown: String) -> Self {
-        Self { parts: Some(parts), place, shown, outside: None }
+    fn new(parts: Parts, place: PathBuf, shown: String, options: &MountOptions) -> Self {
+        let broker = options.broker.clone();
+        Self { parts: Some(parts), place, shown, broker }
     }
 
     /// The mount point.
@@ -234,17 +250,16 @@ impl Mounted {
         &self.place
     }
 
-    /// Limits this process to what the mount needs until its end. The broker, which must come from
-    /// [`blockyard_host::fuse::fork_broker`], does the rest: it unmounts, ends the driver, and
-    /// removes the files of the mount.
+    /// Limits this process to what the mount needs until its end. [`MountOptions::broker`] does
+    /// the rest: it unmounts, ends the driver, and removes the files of the mount.
     ///
     /// # Errors
-    /// The kernel refuses, or the broker has ended. The process may be limited in part.
-    pub fn limit(&mut self, volume: &Volume, broker: Arc<Broker>) -> Result<sandbox::Parts, Error> {
-        // The end needs it after a failure too.
-        self.outside = Some(Arc::clone(&broker));
-        let parts = self.parts.as_mut().expect("it has not ended");
+    /// The kernel refuses, the broker has ended, or there is none. The process may be limited in
+    /// part.
+    pub fn limit(&mut self, volume: &Volume) -> Result<sandbox::Parts, Error> {
         let failed = |error| Error::file(Path::new("the process outside of the sandbox"), error);
+        let broker = self.broker.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let parts = self.parts.as_mut().expect("it has not ended");
         let mut needs = Needs::of_process();
         sandbox::add_volume(&mut needs, volume, false)?;
         // Its threads may be about to clone their descriptors.
@@ -255,31 +270,36 @@ impl Mounted {
             needs.places.push(Place::new(private.path(), Reach::Everything));
             files.push(private.path().to_path_buf());
         }
-        let places = vec![self.place.clone(), parts.file.target().to_path_buf()];
-        fuse::unmount_outside(&broker, places).map_err(failed)?;
+        let mounts = [parts.door.mount(), parts.file.mount()];
+        fuse::unmount_outside(broker, &mounts).map_err(failed)?;
         let driver = parts.driver.as_ref().map(Driver::pidfd);
         broker.seal(&files, driver).map_err(failed)?;
         if let Some(driver) = &mut parts.driver {
-            driver.is_signalled_by(broker);
+            driver.signal_outside();
         }
         sandbox::start(&needs)
     }
 
     /// Waits until the mount is ended: by the signal, by [`unmount`], by another program that
-    /// unmounts it, or by the death of its driver. Ends the rest in order then.
+    /// unmounts it, or by the death of its driver or of the broker. Ends the rest in order then.
     ///
     /// # Errors
-    /// The flush failed, now or before: acknowledged writes may be lost. Or the driver failed.
+    /// The flush failed, now or before: acknowledged writes may be lost. Or the driver failed, or
+    /// the broker has ended early.
     pub fn run(mut self, stop: &StopSignal) -> Result<LastUse, Error> {
         contained(|| {
             let parts = self.parts.as_ref().expect("it has not ended");
-            let cause = parts.wait(stop, &self.place)?;
+            let cause = parts.wait(stop, &self.place, self.broker.as_deref())?;
             if matches!(cause, Cause::Signal) {
                 stop.take();
                 // Another signal ends the process at once.
                 stop.restore_default();
             }
-            let outcome = self.finish();
+            let had_broker = self.broker.as_ref().is_none_or(|broker| !broker.has_ended());
+            let mut outcome = self.finish();
+            if !had_broker {
+                outcome = outcome.and_then(|_| Err(without_broker(&self.place)));
+            }
             if let Cause::Asked(asker) = cause {
                 asker.tell(&outcome);
             }
@@ -301,11 +321,11 @@ impl Mounted {
         };
         // A later umount must find no door to a mount that is about to go.
         drop(door);
-        let driven = driver.map_or(Ok(()), |driver| driver.end(&self.place));
+        let driven = driver.map_or(Ok(()), Driver::end);
         let served = file.end();
         drop(private);
         // Files that the sandbox does not let this process remove.
-        let _ = self.outside.as_ref().map(|broker| broker.remove());
+        let _ = self.broker.as_ref().map(|broker| broker.remove());
         let last_use = served?;
         driven?;
         Ok(last_use)
@@ -313,7 +333,12 @@ impl Mounted {
 }
 
 impl Parts {
-    fn wait(&self, stop: &StopSignal, place: &Path) -> Result<Cause, Error> {
+    fn wait(
+        &self,
+        stop: &StopSignal,
+        place: &Path,
+        broker: Option<&Broker>,
+    ) -> Result<Cause, Error> {
         let wrong = |error: rustix::io::Errno| Error::mount(place, error.to_string());
         loop {
             let mut fds = vec![
@@ -323,6 +348,8 @@ impl Parts {
             ];
             let driver = self.driver.as_ref().map(Driver::as_fd);
             fds.extend(driver.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let broker = broker.map(Broker::end);
+            fds.extend(broker.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::empty())));
             match poll(&mut fds, None) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -332,7 +359,8 @@ impl Parts {
             if is_ready[0] {
                 return Ok(Cause::Signal);
             }
-            if is_ready[1] || is_ready.get(3) == Some(&true) {
+            // The driver, and the broker: without it, a later end would be without order.
+            if is_ready[1] || is_ready[3..].contains(&true) {
                 return Ok(Cause::PartEnded);
             }
             if is_ready[2]

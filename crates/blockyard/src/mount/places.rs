@@ -11,7 +11,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -25,6 +25,10 @@ use crate::Error;
 
 /// Start of the names of private directories.
 const PRIVATE: &str = "volume-";
+/// Name of the mount point of the plaintext.
+const VOLUME: &str = "volume";
+/// Start of the name of the folder.
+const FOLDER: &str = "blockyard";
 /// Start of the names of sockets.
 const SOCKET: &str = "mount-";
 
@@ -35,12 +39,12 @@ pub(super) fn folder() -> Result<PathBuf, Error> {
     let usual = if uid == 0 { "/run".into() } else { PathBuf::from(format!("/run/user/{uid}")) };
     let is_own = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == uid);
     let folder = match of_session.into_iter().chain([usual]).find(is_own) {
-        Some(runtime) => runtime.join("blockyard"),
-        None => std::env::temp_dir().join(format!("blockyard-{uid}")),
+        Some(runtime) => runtime.join(FOLDER),
+        None => std::env::temp_dir().join(format!("{FOLDER}-{uid}")),
     };
     let failed = |error| Error::file(&folder, error);
     match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
     let found = fs::symlink_metadata(&folder).map_err(failed)?;
@@ -84,7 +88,7 @@ impl PrivateDirectory {
 
     /// Mount point of the plaintext.
     pub(super) fn volume(&self) -> PathBuf {
-        self.path.join("volume")
+        self.path.join(VOLUME)
     }
 
     /// File with the output of the driver.
@@ -99,13 +103,26 @@ impl Drop for PrivateDirectory {
     }
 }
 
+/// Whether a mount shows files of a plaintext in a private directory, perhaps in that of another
+/// session. Its source is the plaintext.
+pub(super) fn is_driven(mount: &fuse::Mount) -> bool {
+    let mut above = Path::new(&mount.source).ancestors().skip(1).map(Path::file_name);
+    let mut next = || above.next().flatten().and_then(OsStr::to_str).unwrap_or_default();
+    mount.kind.starts_with("fuse")
+        && next() == VOLUME
+        && next().starts_with(PRIVATE)
+        && next().starts_with(FOLDER)
+}
+
 /// Removes a private directory whose mount is gone. Each name is known, so that nothing below a
-/// mount can be meant.
+/// mount can be meant. While the plaintext is mounted, the directory stays for [`sweep`].
 fn remove(path: &Path) {
+    if fs::remove_dir(path.join(VOLUME)).is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+        return;
+    }
     for file in ["said", "target"] {
         let _ = fs::remove_file(path.join(file));
     }
-    let _ = fs::remove_dir(path.join("volume"));
     let _ = fs::remove_dir(path);
 }
 
@@ -131,7 +148,9 @@ fn remove_abandoned(path: &Path) -> Option<PathBuf> {
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     let target = fs::read(path.join("target")).ok();
     // Without a mount there is nothing to do.
-    let _ = fuse::unmount(&path.join("volume"), true);
+    if let Ok(Some(mount)) = fuse::mount_at(&path.join(VOLUME)) {
+        let _ = fuse::unmount(&mount, true);
+    }
     remove(path);
     target.map(|target| PathBuf::from(OsStr::from_bytes(&target)))
 }
@@ -139,5 +158,24 @@ fn remove_abandoned(path: &Path) -> Option<PathBuf> {
 /// Whether no process listens at a socket.
 fn is_deaf(path: &Path) -> bool {
     let refusal = UnixStream::connect(path).err().map(|error| error.kind());
-    refusal == Some(io::ErrorKind::ConnectionRefused)
+    refusal == Some(ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driven_mount_is_known_by_its_source_in_each_session() {
+        let known = |kind: &str, source: &str| {
+            let (kind, source) = (kind.to_owned(), source.to_owned());
+            is_driven(&fuse::Mount { device: "0:45".into(), point: "/mnt".into(), kind, source })
+        };
+        assert!(known("fuse.ext4", "/run/user/7/blockyard/volume-Ab12/volume/home"));
+        assert!(known("fuseblk", "/tmp/blockyard-7/volume-Ab12/volume/home"));
+        assert!(!known("ext4", "/run/user/7/blockyard/volume-Ab12/volume/home"));
+        for source in ["/dev/loop0", "fuse2fs", "/home/blockyard/volume/home", ""] {
+            assert!(!known("fuse.ext4", source), "{source}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use blockyard_host::fuse::{self, LastUse, is_disconnected};
+use blockyard_host::fuse::{self, LastUse, is_dead, is_disconnected};
 
 use super::{door, mount_at, places};
 use crate::Error;
@@ -30,17 +30,23 @@ pub fn unmount(place: &Path, lazy: bool) -> Result<LastUse, Error> {
             return Ok(last_use);
         }
         let was_driven = places::sweep().contains(&place);
-        if !mount.is_ours() && !was_driven {
+        if !mount.is_ours() && !was_driven && !places::is_driven(&mount) {
+            let or_hidden = if mount.kind.starts_with("fuse") {
+                ", or is that of a session with another XDG_RUNTIME_DIR"
+            } else {
+                ""
+            };
             let problem = format!(
-                "this mount ({}) is not Blockyard's; `fusermount3 -u` or `umount` ends it",
+                "this mount ({}) is not Blockyard's{or_hidden}; `fusermount3 -u` or `umount` ends \
+                 it",
                 mount.kind
             );
             return Err(Error::mount(&place, problem));
         }
         // A process that lives is asked in the runtime directory of its session. Another session
         // does not take its mount away from under programs.
-        let is_dead = std::fs::metadata(&place).is_err_and(|error| is_disconnected(&error));
-        let unmounted = fuse::unmount(&place, lazy || is_dead || was_driven);
+        let is_dead = std::fs::metadata(&place).is_err_and(|error| is_dead(&error));
+        let unmounted = fuse::unmount(&mount, lazy || is_dead || was_driven);
         // The driver of a killed process unmounts too, perhaps at this moment.
         if mount_at(&place)?.is_some() {
             unmounted?;

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use blockyard::mount::{self, MountOptions, MountUse, Mounted};
 use blockyard::sandbox::{self, Parts};
 use blockyard::{Settings, StopSignal, Volume};
-use blockyard_host::broker::Broker;
 use blockyard_host::fuse;
 use blockyard_host::fuse::Target;
 use blockyard_host::log::{catch_up, never_wait};
@@ -158,6 +157,7 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
         threads: args.threads.and_then(|threads| NonZeroUsize::new(threads.into())),
         name: Some(args.name.clone().unwrap_or_else(|| default_name(&spec.path))),
         inner_partition: args.inner_partition.clone(),
+        broker: broker.map(Arc::new),
     };
     check_name(options.name.as_deref().unwrap_or_default())?;
     let mut mounted = if args.as_file {
@@ -167,11 +167,11 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
     };
     let failed = |error| Failure::failed(format!("cannot go to the background: {error}"));
     let detached = worker.map(Worker::leave_session).transpose().map_err(failed)?;
-    if let Some(broker) = broker {
+    if let Some(broker) = &options.broker {
         if detached.is_some() {
             broker.leave_terminal().map_err(failed)?;
         }
-        limit(mode, &volume, &mut mounted, broker.into())?;
+        limit(mode, &volume, &mut mounted)?;
     }
     say(&announcement(&spec.path, &volume, &mounted));
     detached.map(Detached::is_ready).transpose().map_err(failed)?;
@@ -183,12 +183,7 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
 }
 
 /// Limits the process of a mount.
-fn limit(
-    mode: SandboxMode,
-    volume: &Volume,
-    mounted: &mut Mounted,
-    broker: Arc<Broker>,
-) -> Result<(), Failure> {
+fn limit(mode: SandboxMode, volume: &Volume, mounted: &mut Mounted) -> Result<(), Failure> {
     let problem = if sandbox::hinders(volume) {
         Some("threads of Ceph's library accept no limits, so the mount has no sandbox")
     } else {
@@ -202,7 +197,7 @@ fn limit(
         None => {}
     }
     if !sandbox::hinders(volume) {
-        mounted.limit(volume, broker)?;
+        mounted.limit(volume)?;
     }
     Ok(())
 }

@@ -9,17 +9,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::{Broker, KILL, PACKET_BYTES_MAX, PROGRAM, START, STATUS};
 use crate::process::{end_with_this_thread, with_usual_signals};
-
-/// Limit for the start of a program, whose file may be on a server that does not answer. A usual
-/// start takes milliseconds, on a busy disk seconds.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A program that the broker has started.
 #[derive(Debug)]
@@ -56,7 +51,7 @@ impl Broker {
     /// ended.
     pub fn start(&self, number: u32) -> io::Result<Started> {
         let packet = [&[START][..], &number.to_ne_bytes()].concat();
-        let started = self.ask_within(&packet, None, Some(START_LIMIT));
+        let started = self.ask(&packet, None);
         let started = started.and_then(|reply| {
             let fds = <[OwnedFd; 2]>::try_from(reply.fds);
             let [output, end] = fds.map_err(|_| ErrorKind::BrokenPipe)?;
@@ -147,6 +142,7 @@ mod tests {
     use std::fs::File;
     use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -193,7 +189,10 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         // The drop of a broker waits for its process.
         let pid = Pid::from_child(&Command::new("true").spawn().unwrap());
-        (Broker { socket: Mutex::new(ours), pid, is_lost: AtomicBool::new(false) }, theirs)
+        (
+            Broker { socket: ours, turn: Mutex::new(()), pid, is_lost: AtomicBool::new(false) },
+            theirs,
+        )
     }
 
     /// The requests of a start whose reply is this.
@@ -228,7 +227,7 @@ mod tests {
     #[test]
     fn broker_that_does_not_reply_in_time_counts_as_ended() {
         let (broker, theirs) = broker();
-        let late = broker.ask_within(&[START], None, Some(Duration::ZERO)).unwrap_err();
+        let late = broker.ask_within(&[START], None, Duration::ZERO).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         let _ = send(&theirs, &[DONE], &[]);
         assert!(broker.kill_program().is_err(), "a late reply is not that of another request");

@@ -16,9 +16,9 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
-use super::{Mounts, SOURCE};
+use super::{Mount, Mounts, SOURCE};
 use crate::Error;
-use crate::broker::Broker;
+use crate::broker::{Broker, MountedPlace};
 
 /// The program, and its package on Debian.
 const PROGRAM: &str = "fusermount3";
@@ -60,11 +60,20 @@ pub struct Appearance<'a> {
     pub others: bool,
 }
 
-/// Mounts; returns the channel to the kernel.
+/// A mount and its channel to the kernel.
+#[derive(Debug)]
+pub struct Channel {
+    /// The descriptor of `/dev/fuse`.
+    pub device: OwnedFd,
+    /// The mount.
+    pub mount: Mount,
+}
+
+/// Mounts.
 ///
 /// # Errors
 /// FUSE is not available, or the place is refused.
-pub fn mount(place: &Path, appearance: Appearance<'_>) -> Result<OwnedFd, Error> {
+pub fn mount(place: &Path, appearance: Appearance<'_>) -> Result<Channel, Error> {
     check_machine()?;
     let failed = |error: io::Error| Error::io(place, "mount a volume", error);
     let (ours, theirs) =
@@ -87,7 +96,11 @@ pub fn mount(place: &Path, appearance: Appearance<'_>) -> Result<OwnedFd, Error>
     if !output.status.success() {
         return Err(refused(place, &output));
     }
-    receive(&ours).map_err(failed)
+    let device = receive(&ours).map_err(failed)?;
+    let mount = mount_at(place)?;
+    let mount =
+        mount.ok_or_else(|| Error::parameter(place.display(), "the mount has gone already"))?;
+    Ok(Channel { device, mount })
 }
 
 /// Receives the descriptor that `fusermount3` has sent.
@@ -110,14 +123,25 @@ pub(super) fn plain_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Unmounts. A lazy unmount succeeds while programs use the mount.
+/// The topmost mount at a place.
 ///
 /// # Errors
-/// No file system of FUSE is mounted there, it belongs to another user, or it is in use.
-pub fn unmount(place: &Path, lazy: bool) -> Result<(), Error> {
+/// A folder above is missing, or there is no list of mounts.
+pub fn mount_at(place: &Path) -> Result<Option<Mount>, Error> {
+    let place = real(place).map_err(|error| Error::io(place, "find it", error))?;
+    let mount = Mounts::open().and_then(|mut mounts| mounts.at(&place));
+    mount.map_err(|error| Error::io(&place, "read the mounts of", error))
+}
+
+/// Unmounts a mount, if it still is the topmost one at its place. A lazy unmount succeeds while
+/// programs use the mount.
+///
+/// # Errors
+/// Another mount is at the place, the mount is not of FUSE or of another user, or it is in use.
+pub fn unmount(mount: &Mount, lazy: bool) -> Result<(), Error> {
     match OUTSIDE.get() {
-        None => unmount_here(place, lazy),
-        Some(outside) => outside.unmount(place, lazy),
+        None => unmount_here(&mount.place(), lazy),
+        Some(outside) => outside.unmount(&mount.place(), lazy),
     }
 }
 
@@ -127,12 +151,13 @@ static OUTSIDE: OnceLock<Outside> = OnceLock::new();
 struct Outside {
     broker: Weak<Broker>,
     /// By their numbers.
-    places: Vec<PathBuf>,
+    places: Vec<MountedPlace>,
 }
 
 impl Outside {
-    fn unmount(&self, place: &Path, lazy: bool) -> Result<(), Error> {
+    fn unmount(&self, place: &MountedPlace, lazy: bool) -> Result<(), Error> {
         let number = self.places.iter().position(|known| known == place);
+        let place = &place.point;
         let (Some(number), Some(broker)) = (number, self.broker.upgrade()) else {
             return Err(Error::parameter(place.display(), "the sandbox permits no unmount of it"));
         };
@@ -144,13 +169,14 @@ impl Outside {
     }
 }
 
-/// Lets a process outside of the sandbox unmount these places, and lets this one unmount no others.
+/// Lets a process outside of the sandbox unmount these mounts, and lets this one unmount no others.
 /// Call it before the broker is sealed, and once in a process.
 ///
 /// # Errors
 /// The broker has ended.
-pub fn unmount_outside(broker: &Arc<Broker>, places: Vec<PathBuf>) -> io::Result<()> {
-    places.iter().try_for_each(|place| broker.add_place(place))?;
+pub fn unmount_outside(broker: &Arc<Broker>, mounts: &[&Mount]) -> io::Result<()> {
+    let places: Vec<_> = mounts.iter().map(|mount| mount.place()).collect();
+    places.iter().try_for_each(|place| broker.add_mount(place))?;
     OUTSIDE.get_or_init(|| Outside { broker: Arc::downgrade(broker), places });
     Ok(())
 }
@@ -160,16 +186,21 @@ pub fn unmount_outside(broker: &Arc<Broker>, places: Vec<PathBuf>) -> io::Result
 /// # Errors
 /// See [`Broker::fork`].
 pub fn fork_broker() -> io::Result<Broker> {
-    Broker::fork_for_mount(|place, lazy| unmount_here(place, lazy).map_err(io::Error::other))
+    Broker::fork_for_mount(|mount, lazy| unmount_here(mount, lazy).map_err(io::Error::other))
 }
 
-fn unmount_here(place: &Path, lazy: bool) -> Result<(), Error> {
-    let place = &real(place).map_err(|error| Error::io(place, "unmount it", error))?;
-    // A folder above may have been replaced since the mount, by another user who owns it.
-    let mount = Mounts::open().and_then(|mut mounts| mounts.at(place));
-    let mount = mount.map_err(|error| Error::io(place, "read the mounts of", error))?;
-    if !mount.is_some_and(|mount| mount.kind.starts_with("fuse")) {
-        return Err(Error::parameter(place.display(), "no file system of FUSE is mounted here"));
+fn unmount_here(wanted: &MountedPlace, lazy: bool) -> Result<(), Error> {
+    let MountedPlace { device, point } = wanted;
+    let place = &real(point).map_err(|error| Error::io(point, "unmount it", error))?;
+    // A folder above may have been replaced since the mount, by another user who owns it. Or a
+    // mount of another program lies on this one.
+    match mount_at(place)? {
+        Some(mount) if mount.device == *device && mount.kind.starts_with("fuse") => {}
+        Some(Mount { kind, .. }) => {
+            let problem = format!("another file system ({kind}) is mounted here now");
+            return Err(Error::parameter(place.display(), problem));
+        }
+        None => return Err(Error::parameter(place.display(), "nothing is mounted here")),
     }
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let flags = flags | UnmountFlags::NOFOLLOW;
@@ -190,7 +221,7 @@ fn unmount_here(place: &Path, lazy: bool) -> Result<(), Error> {
 
 /// The path without links, except in its last part: the mount point itself is not touched, because
 /// its process may be this one, or have ended.
-fn real(place: &Path) -> io::Result<PathBuf> {
+pub(super) fn real(place: &Path) -> io::Result<PathBuf> {
     match (place.parent(), place.file_name()) {
         (Some(folder), Some(name)) if !folder.as_os_str().is_empty() => {
             Ok(folder.canonicalize()?.join(name))

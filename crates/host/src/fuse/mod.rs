@@ -17,7 +17,7 @@ mod target;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,10 +28,12 @@ use crate::volume::Volume;
 use file::VolumeFile;
 use pool::Pool;
 
-pub use fusermount::{Appearance, check_machine, fork_broker, mount, unmount, unmount_outside};
+pub use fusermount::{
+    Appearance, Channel, check_machine, fork_broker, mount, mount_at, unmount, unmount_outside,
+};
 pub use mountinfo::{Mount, Mounts, SOURCE};
 pub use session::Session;
-pub use target::{Target, is_disconnected};
+pub use target::{Target, is_dead, is_disconnected};
 
 /// Limit of a session's threads.
 pub const THREADS_MAX: usize = 64;
@@ -59,6 +61,7 @@ pub struct FileOptions {
 #[derive(Debug)]
 pub struct FileMount {
     target: Target,
+    mount: Mount,
     name: String,
     pool: Arc<Pool>,
     session: Session,
@@ -89,12 +92,12 @@ impl FileMount {
             read_only: volume.read_only(),
             others: options.others,
         };
-        let device = mount(target.path(), appearance)?;
+        let Channel { device, mount } = mount(target.path(), appearance)?;
         let session = Session::start(file, device, threads).map_err(|error| {
-            let _ = unmount(target.path(), true);
+            let _ = unmount(&mount, true);
             of_target(error)
         })?;
-        Ok(Self { target, name: options.name.clone(), pool, session })
+        Ok(Self { target, mount, name: options.name.clone(), pool, session })
     }
 
     /// Path of the file.
@@ -112,10 +115,10 @@ impl FileMount {
         self.pool.threads()
     }
 
-    /// The mount point.
+    /// The mount.
     #[must_use]
-    pub fn target(&self) -> &Path {
-        self.target.path()
+    pub fn mount(&self) -> &Mount {
+        &self.mount
     }
 
     /// Readable when the file was unmounted and no program has it open.
@@ -131,9 +134,9 @@ impl FileMount {
     pub fn end(self) -> Result<LastUse, Error> {
         let place = self.target.path();
         if !self.session.has_ended(Duration::ZERO)
-            && let Err(busy) = unmount(place, false)
+            && let Err(busy) = unmount(&self.mount, false)
             && !self.session.has_ended(Duration::ZERO)
-            && unmount(place, true).is_err()
+            && unmount(&self.mount, true).is_err()
         {
             Event::new(Kind::Warning)
                 .say(format_args!("{}: cannot unmount it: {busy}", place.display()));

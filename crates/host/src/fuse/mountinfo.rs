@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::fusermount::plain_name;
+use crate::broker::MountedPlace;
 
 /// Start of the source of our mounts.
 pub const SOURCE: &str = "blockyard:";
@@ -30,6 +31,11 @@ impl Mount {
     #[must_use]
     pub fn has_file(&self, name: &str) -> bool {
         self.kind.starts_with("fuse") && self.source == format!("{SOURCE}{}", plain_name(name))
+    }
+
+    /// Its place, by which the broker knows it.
+    pub(super) fn place(&self) -> MountedPlace {
+        MountedPlace { device: self.device.clone(), point: self.point.clone() }
     }
 
     /// Whether Blockyard has mounted it.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::Mounts;
+use super::fusermount::real;
+use super::{Mount, Mounts};
 use crate::Error;
 
 /// A suitable mount point, as a canonical path.
@@ -32,6 +33,20 @@ impl Target {
                 return wrong(format!(
                     "the program that served this mount has ended; `blockyard umount {}` removes \
                      it",
+                    path.display()
+                ));
+            }
+            if let Some(mount) = dead_mount(path, &error) {
+                return wrong(format!(
+                    "a mount ({}) is here already, and it answers with errors ({error}): its \
+                     program has failed; `blockyard umount {}` ends it",
+                    mount.kind,
+                    path.display()
+                ));
+            }
+            if error.kind() == io::ErrorKind::NotFound {
+                return wrong(format!(
+                    "the mount point is missing; `mkdir {}` makes it",
                     path.display()
                 ));
             }
@@ -74,6 +89,23 @@ impl Target {
             Self::Directory(path) | Self::File(path) => path,
         }
     }
+}
+
+/// The mount of FUSE at a path whose metadata cannot be read. Its driver may live on without the
+/// volume, and then answers with errors of its own choice.
+fn dead_mount(path: &Path, error: &io::Error) -> Option<Mount> {
+    if !is_dead(error) {
+        return None;
+    }
+    let mount = Mounts::open().and_then(|mut all| all.at(&real(path)?)).ok()??;
+    mount.kind.starts_with("fuse").then_some(mount)
+}
+
+/// Whether the error of a mount point's metadata means that its mount is of no use any more. A
+/// mount of another user refuses them.
+#[must_use]
+pub fn is_dead(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::PermissionDenied
 }
 
 /// Whether the error is that of a mount whose server has ended.

@@ -60,14 +60,16 @@ impl Place {
         }
     }
 
-    /// Writes bytes until there is no room; returns the rest. A closed reader takes all
-    /// (`2>&1 | head`).
+    /// Writes bytes until there is no room, also on a disk; returns the rest. A closed reader takes
+    /// all (`2>&1 | head`).
     fn write_all<'a>(&self, mut bytes: &'a [u8]) -> &'a [u8] {
         while !bytes.is_empty() {
             match self.write(bytes) {
                 Ok(len) => bytes = &bytes[len..],
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return bytes,
+                Err(Errno::AGAIN | Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO) => {
+                    return bytes;
+                }
                 Err(_) => return &[],
             }
         }
@@ -215,6 +217,14 @@ mod tests {
         assert_eq!(problem, Errno::AGAIN);
         let said = take(&mut reader.into(), 1 << 20);
         assert_eq!(said, vec![b'a'; written]);
+    }
+
+    #[test]
+    fn line_that_a_full_disk_does_not_take_is_counted() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut behind = Behind { rest: Vec::new(), dropped: 0 };
+        behind.put(&Place::Reopened(full.into()), b"lost\n", note);
+        assert_eq!(behind.dropped, 1);
     }
 
     #[test]

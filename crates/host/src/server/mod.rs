@@ -359,8 +359,9 @@ impl Server {
         if waited.is_ok() {
             stop.take();
         }
-        on_stop();
+        // First: a second signal ends a server whose `on_stop` waits.
         stop.restore_default();
+        on_stop();
         self.listeners.clear();
         self.handshakes.end();
         // Other threads get no answer from here on.

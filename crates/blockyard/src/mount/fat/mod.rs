@@ -100,15 +100,15 @@ pub fn drive_fat(
             read_only: options.read_only,
             others: (options.uid, options.gid) != own || options.umask & 0o077 != 0o077,
         };
-        let device = fuse::mount(target.path(), appearance)?;
+        let fuse::Channel { device, mount } = fuse::mount(target.path(), appearance)?;
         let filesystem = FatSession::new(Arc::clone(&nodes), *options);
         let session = Session::start(filesystem, device, 1).map_err(|error| {
-            let _ = fuse::unmount(target.path(), true);
+            let _ = fuse::unmount(&mount, true);
             failed(error)
         })?;
         wait(&session, stop, &nodes).map_err(failed)?;
         if !session.has_ended(Duration::ZERO) {
-            let _ = fuse::unmount(target.path(), true);
+            let _ = fuse::unmount(&mount, true);
             // Programs may keep the session; their requests fail from now on.
             let _ = session.has_ended(SESSION_END);
         }
