@@ -194,7 +194,7 @@ END
         cp kernel.noise /run/fs/b && sync && ln -s fs /run/link || return
     left
     echo 3 >/proc/sys/vm/drop_caches
-    refuses --config /run/both.toml && says 'exports.b: /run/link/b is on a file system of /dev/ublkb4' &&
+    refuses --config /run/both.toml && says 'exports.b: /run/link/b is reached through a file system of /dev/ublkb4' &&
         serve --config /run/one.toml && is_up && cmp kernel.noise /run/fs/b && umount /run/fs && kill "$server" &&
         wait "$server"
 }

@@ -14,8 +14,8 @@ use crate::Error;
 
 /// Time for udev to give the character device to its user.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
-/// Age from which a device without a server is nobody's: another server that has made it gives up
-/// before.
+/// Age from which a device without a server is removed. A server that has made it and cannot open
+/// it gives up before.
 const UNOPENED_MAX: Duration = Duration::from_secs(6);
 /// Time for the end of a server that was killed, or for the last steps of one that removes its
 /// disk.
