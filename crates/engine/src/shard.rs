@@ -22,7 +22,7 @@ use crate::sq::{Cqe, DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
 /// A submitted bio until its last part has ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct InFlight {
     user: u64,
     op: Op,
@@ -116,6 +116,7 @@ impl Shard {
     }
 
     /// Submits a bio. It ends in [`Shard::take_done`], perhaps at once.
+    #[inline]
     pub fn submit_bio(&mut self, now: Nanos, bio: Bio) {
         self.now = now;
         let preflush = bio.preflush && bio.op == Op::Write;
@@ -156,6 +157,7 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn submit_parts(&mut self, index: u32, bio: &Bio) {
         let end = bio.sector.0.checked_add(bio.len.0);
         let device_end = self.extents.last().map_or(0, |last| last.end.0);
@@ -189,6 +191,7 @@ impl Shard {
     }
 
     /// Maps a part, already counted as pending, in its target.
+    #[inline]
     fn map(&mut self, number: usize, part: Part) {
         let Self { extents, now, load, pages, sq, ended, .. } = self;
         let mut cx = TargetCx { now: *now, load, pages: pages.as_mut(), sq, ended };
@@ -213,6 +216,7 @@ impl Shard {
     }
 
     /// Handles a CQE.
+    #[inline]
     pub fn on_cqe(&mut self, now: Nanos, cqe: Cqe) {
         self.now = now;
         match cqe.token.owner {
@@ -311,12 +315,14 @@ impl Shard {
         Some(done)
     }
 
+    #[inline]
     fn collect_ended(&mut self) {
         while let Some((index, status)) = self.ended.pop() {
             self.end_part(index, status);
         }
     }
 
+    #[inline]
     fn end_part(&mut self, index: u32, status: BlkStatus) {
         let bio = self.in_flight.at(index);
         if status != BlkStatus::Ok {
@@ -324,15 +330,21 @@ impl Shard {
         }
         bio.pending -= 1;
         if bio.pending == 0 {
-            if bio.preflush {
-                return self.end_preflush(index);
-            }
-            let bio = self.in_flight.remove(index);
-            if bio.status != BlkStatus::Ok {
-                self.failures.count(bio.op);
-            }
-            self.done.push(Done { user: bio.user, status: bio.status });
+            self.end_bio(index);
         }
+    }
+
+    fn end_bio(&mut self, index: u32) {
+        let bio = self.in_flight.at(index);
+        if bio.preflush {
+            return self.end_preflush(index);
+        }
+        let InFlight { user, op, status, .. } = *bio;
+        self.in_flight.remove(index);
+        if status != BlkStatus::Ok {
+            self.failures.count(op);
+        }
+        self.done.push(Done { user, status });
     }
 
     /// Handles the end of a preflush, successful or not.
@@ -355,11 +367,13 @@ impl Shard {
     }
 
     /// Moves new SQEs to the end of `out`.
+    #[inline]
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
         take(&mut self.sq, out);
     }
 
     /// Moves finished bios to the end of `out`.
+    #[inline]
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         take(&mut self.done, out);
     }

@@ -81,6 +81,7 @@ impl Stack {
         })
     }
 
+    #[inline]
     fn top(&self) -> usize {
         self.shards.len() - 1
     }
@@ -90,6 +91,7 @@ impl Stack {
     }
 
     /// Submits a bio. It ends in [`Stack::take_done`], perhaps at once.
+    #[inline]
     pub fn submit_bio(&mut self, now: Nanos, bio: Bio) {
         let top = self.top();
         self.shards[top].submit_bio(now, bio);
@@ -97,6 +99,7 @@ impl Stack {
     }
 
     /// Handles a CQE.
+    #[inline]
     pub fn on_cqe(&mut self, now: Nanos, cqe: Cqe) {
         let top = self.top();
         match cqe.token.owner {
@@ -107,11 +110,13 @@ impl Stack {
     }
 
     /// Moves new SQEs to the end of `out`.
+    #[inline]
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
         if self.is_one() { self.shards[0].take_sq(out) } else { out.append(&mut self.sq) }
     }
 
     /// Moves finished bios to the end of `out`.
+    #[inline]
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         let top = self.top();
         self.shards[top].take_done(out);
@@ -217,10 +222,15 @@ impl Stack {
     }
 
     /// Passes SQEs and CQEs between the shards until only the world can continue.
+    #[inline]
     fn settle(&mut self, now: Nanos) {
-        if self.is_one() {
-            return;
+        if !self.is_one() {
+            self.settle_all(now);
         }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self, now: Nanos) {
         loop {
             let mut is_settled = true;
             for at in (0..self.shards.len()).rev() {

@@ -226,10 +226,10 @@ impl Driver {
         self.executor.set_awaited(false);
     }
 
-    fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
+    fn submit_with(&mut self, mut bio: Bio, is_awaited: bool) {
         assert!(UserData(bio.user).is_plain(), "the upper half of the word is the driver's");
-        let fua = bio.fua && !is_planted(Canary::Fua);
-        let bio = self.named(Bio { fua, ..bio });
+        bio.fua &= !is_planted(Canary::Fua);
+        self.name(&mut bio);
         let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
         self.long = is_long.then_some(is_awaited);
         if is_long {
@@ -280,15 +280,15 @@ impl Driver {
     }
 
     /// Adds the origin to a bio, records it, and samples it if due.
-    fn named(&mut self, bio: Bio) -> Bio {
-        let origin = self.submitter.origin(&bio);
-        let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
-        let bio = Bio { origin, ..bio };
-        self.tracepoint.came(&bio);
-        bio
+    #[inline]
+    fn name(&mut self, bio: &mut Bio) {
+        let origin = self.submitter.origin(bio);
+        bio.origin = Origin { sample: self.executor.samples.begin(bio), ..origin };
+        self.tracepoint.came(bio);
     }
 
     /// Claims the range of a bio, then passes it through the gate.
+    #[inline]
     fn claim_and_pass(&mut self, bio: Bio) {
         let bio = match &mut self.claims {
             Some(claims) => claims.claim(bio),
@@ -300,7 +300,15 @@ impl Driver {
     }
 
     /// Continues bios whose range was granted, and read-modify-writes whose bio ended.
+    #[inline]
     fn settle(&mut self) {
+        if self.claims.as_ref().is_some_and(Claims::has_mail) || self.patches.has_ended() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
         loop {
             if let Some(claims) = &mut self.claims {
                 claims.take_granted(&mut self.granted);
@@ -337,6 +345,7 @@ impl Driver {
     }
 
     /// Passes a bio through the gate, if present and open.
+    #[inline]
     fn pass(&mut self, bio: Bio) {
         if self.gate.is_none() {
             return self.submit_now(bio);
@@ -368,6 +377,7 @@ impl Driver {
         self.run(now);
     }
 
+    #[inline]
     fn submit_now(&mut self, bio: Bio) {
         if let Some(status) = self.durability.refusal(bio.op) {
             return self.refuse(&bio, status);
@@ -461,6 +471,7 @@ impl Driver {
 
     /// Runs the writing thread's work on this thread: all encrypted writes of this turn are one
     /// batch.
+    #[inline]
     fn run_writer(&mut self) {
         while self.executor.take_woken(&mut self.cqes) {
             let now = self.now();
@@ -498,6 +509,7 @@ impl Driver {
 
     /// Handles bios that ended in `done` from `from` on: releases their ranges, and passes
     /// completions of read-modify-writes on.
+    #[inline]
     fn end(&mut self, from: usize) {
         let Some(claims) = &mut self.claims else {
             return self.tracepoint.ended(&self.done[from..]);
@@ -524,6 +536,7 @@ impl Driver {
         self.shard.set_load(Load { idle_cpus: 0, ..Load::default() });
     }
 
+    #[inline]
     fn answer(&mut self, now: Nanos) {
         if self.long.is_some() {
             self.look(self.shard.arriving_bytes(&self.cqes));
@@ -546,6 +559,7 @@ impl Driver {
         self.settle();
     }
 
+    #[inline]
     fn collect(&mut self) {
         if !self.executor.is_idle() {
             self.executor.poll(&mut self.cqes);

@@ -40,7 +40,7 @@ use crate::timers::Timers;
 use crate::workers::{Task, Workers};
 
 /// The executor of one shard.
-// 18 fields: identities of submitters, the ends of the devices' queues, places of operations in
+// 19 fields: identities of submitters, the ends of the devices' queues, places of operations in
 // flight, and vectors that are kept for their memory.
 pub(crate) struct Executor {
     backend: Arc<Backend>,
@@ -56,6 +56,8 @@ pub(crate) struct Executor {
     is_alone: bool,
     /// Hardware context of each device of the volume.
     hctxs: Vec<Hctx>,
+    /// Whether a device has a queue.
+    has_queues: bool,
     handed_over: HandedOver,
     /// Wake-ups of the writing thread.
     woken: Vec<Token>,
@@ -83,7 +85,7 @@ impl Executor {
     ) -> io::Result<Self> {
         let has_threads = workers.is_some() || backend.device_threads().next().is_some();
         let handed_over = HandedOver::new(has_threads)?;
-        let hctxs = backend.devices.iter().map(Hctx::of).collect();
+        let hctxs: Vec<Hctx> = backend.devices.iter().map(Hctx::of).collect();
         let files = backend.devices.iter().map(|device| &device.file);
         let files = files.filter(|file| file.local().is_some()).map(|file| file.data_fd());
         let blocking = Blocking::new(files.collect());
@@ -102,6 +104,7 @@ impl Executor {
             helper: Task::new(),
             blocking,
             is_alone: false,
+            has_queues: !hctxs.iter().all(|hctx| matches!(hctx, Hctx::Bypassed)),
             hctxs,
             handed_over,
             woken: Vec::new(),
@@ -116,6 +119,7 @@ impl Executor {
     }
 
     /// Whether the writing thread must run; moves its wake-ups to the end of `cqes`.
+    #[inline]
     pub(crate) fn take_woken(&mut self, cqes: &mut Vec<Cqe>) -> bool {
         if self.woken.is_empty() {
             return false;
@@ -282,11 +286,12 @@ impl Executor {
     }
 
     /// Whether every SQE has completed.
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.handed_over.count() + self.woken.len() == 0
             && self.timers.is_empty()
             && self.blocking.in_flight() == 0
-            && self.hctxs.iter().all(Hctx::is_idle)
+            && (!self.has_queues || self.hctxs.iter().all(Hctx::is_idle))
     }
 
     /// Runs a waiting job of the workers, if any; its completion may be this executor's.

@@ -245,15 +245,17 @@ impl Claims {
         state.tell();
     }
 
-    /// Moves grants to the end of `out`.
+    /// Whether there may be grants.
     #[inline]
-    pub(crate) fn take_granted(&mut self, out: &mut Vec<Granted>) {
-        if self.waiting > 0 && self.bell.is_rung.load(Ordering::Relaxed) {
-            self.take_mail(out);
-        }
+    pub(crate) fn has_mail(&self) -> bool {
+        self.waiting > 0 && self.bell.is_rung.load(Ordering::Relaxed)
     }
 
-    fn take_mail(&mut self, out: &mut Vec<Granted>) {
+    /// Moves grants to the end of `out`.
+    pub(crate) fn take_granted(&mut self, out: &mut Vec<Granted>) {
+        if !self.has_mail() {
+            return;
+        }
         let mut state = self.volume.state();
         // Under the lock: a later ring means a grant that is not taken here.
         if self.bell.is_rung.swap(false, Ordering::SeqCst) {

@@ -215,8 +215,8 @@ impl Driver {
     }
 
     /// Submits a bio without a claim.
-    fn submit_for_patch(&mut self, bio: Bio) {
-        let bio = self.named(bio);
+    fn submit_for_patch(&mut self, mut bio: Bio) {
+        self.name(&mut bio);
         self.long = None;
         self.pass(bio);
     }

@@ -74,16 +74,13 @@ impl Executor {
         let sample = first.origin.sample;
         match place {
             Place::Inline => {
-                let from = time_of(sample);
-                let mut calls = Calls::of(sample);
+                if sample != Sample::NONE {
+                    return Some(self.execute_fused_timed(&fused, sample));
+                }
                 let scratch = &mut self.helper.scratch;
                 // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; the scratch
                 // memory belongs to this thread.
-                let status = unsafe { fused.execute(&self.backend, scratch, &mut calls) };
-                for span in calls.spans(direction, from).into_iter().flatten() {
-                    self.samples.add(Timed { sample, span });
-                }
-                Some(status)
+                Some(unsafe { fused.execute(&self.backend, scratch, &mut Calls::Untimed) })
             }
             Place::SameCpu | Place::Unbound => {
                 self.hand_over(place, first, run.len_bytes, move |backend, task| {
@@ -99,6 +96,20 @@ impl Executor {
                 None
             }
         }
+    }
+
+    /// Executes a cipher of a sampled bio, linked with a read or write, with its spans.
+    #[cold]
+    fn execute_fused_timed(&mut self, fused: &Fused, sample: Sample) -> BlkStatus {
+        let from = time_of(sample);
+        let mut calls = Calls::of(sample);
+        let scratch = &mut self.helper.scratch;
+        // SAFETY: as in `execute_pair`, whose pair this is.
+        let status = unsafe { fused.execute(&self.backend, scratch, &mut calls) };
+        for span in calls.spans(fused.run.direction, from).into_iter().flatten() {
+            self.samples.add(Timed { sample, span });
+        }
+        status
     }
 
     /// Encrypts into a bounce slot and submits the write, both in one task.

@@ -59,7 +59,13 @@ impl Hctx {
 
 impl Executor {
     /// The bio of an SQE whose device has a queue.
+    #[inline]
     pub(super) fn device_bio(&self, sqe: &Sqe) -> Option<(DevId, DeviceBio)> {
+        if self.has_queues { self.queued_bio(sqe) } else { None }
+    }
+
+    #[inline(never)]
+    fn queued_bio(&self, sqe: &Sqe) -> Option<(DevId, DeviceBio)> {
         let dev = match sqe.op {
             SqeOp::Check { dev } if self.device(dev).file.kind() != BackingKind::Remote => {
                 return None;
@@ -120,7 +126,15 @@ impl Executor {
     }
 
     /// Ends the plug: plugged bios go to the devices.
+    #[inline]
     pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
+        if self.has_queues {
+            self.unplug_all(cqes);
+        }
+    }
+
+    #[inline(never)]
+    fn unplug_all(&mut self, cqes: &mut Vec<Cqe>) {
         let epoch = self.epoch;
         for index in 0..self.hctxs.len() {
             match &mut self.hctxs[index] {

@@ -173,6 +173,7 @@ impl Crypt {
     }
 
     /// The pipeline of a part that goes to the cipher now.
+    #[inline]
     fn decide(&mut self, direction: Direction, len_bytes: u32, load: &mut Load) -> Pipeline {
         let pipeline = self.spec.pipeline.decide(&Facts { len_bytes, load: *load });
         self.decisions.count(&pipeline, direction, len_bytes);
@@ -230,6 +231,7 @@ impl Crypt {
         self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, origin, cx);
     }
 
+    #[inline]
     fn submit_read(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         let dev = self.spec.dev;
         let sector = self.lower(part.sector);
@@ -246,6 +248,7 @@ impl Crypt {
         self.push(index, decrypt, false, part.origin, cx);
     }
 
+    #[inline]
     fn submit_write(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         if self.spec.fuses_cipher {
             let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot: None });
@@ -321,13 +324,13 @@ impl Crypt {
     }
 
     /// Continues a part after its cipher or its device I/O.
+    #[inline]
     fn advance(&mut self, index: u32, cx: &mut TargetCx<'_>) -> Option<BlkStatus> {
         let io = self.ios.at(index);
-        let part = io.part;
-        let phase = io.phase;
-        match phase {
+        match io.phase {
             Phase::Reading => {
                 io.phase = Phase::Decrypting;
+                let part = io.part;
                 let decrypt = self.decrypt(part.sector, part.buf, part.buf, cx.load);
                 self.push(index, decrypt, false, part.origin, cx);
                 None
@@ -342,10 +345,14 @@ impl Crypt {
         }
     }
 
+    #[inline]
     fn finish(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
-        let io = self.ios.remove(index);
-        cx.end(io.part.index, status);
-        let Some(slot) = io.slot else { return };
+        let io = self.ios.get(index);
+        let part_index = io.part.index;
+        let slot = io.slot;
+        self.ios.remove(index);
+        cx.end(part_index, status);
+        let Some(slot) = slot else { return };
         if let Some(pages) = &mut cx.pages {
             pages.put(self.number, slot);
             self.resume(cx);

@@ -276,6 +276,7 @@ impl Choice {
     /// because copies into one file wait for each other. The io-context stays the submitter's,
     /// because schedulers below need it.
     #[must_use]
+    #[inline]
     pub fn decide(&self, facts: &Facts) -> Pipeline {
         let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
             Self::Fixed(pipeline) => return pipeline,
@@ -300,6 +301,7 @@ impl Choice {
 
     /// Longest part of a bio, if limited.
     #[must_use]
+    #[inline]
     pub fn max_bytes(&self, op: Op) -> Option<u32> {
         match self {
             Self::Fixed(pipeline) if op == Op::Read => pipeline.max_read_bytes,
