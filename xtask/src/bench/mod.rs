@@ -1,6 +1,7 @@
 //! `cargo x bench`: figures beside other programs, taken in the same run on the same machine. A
 //! figure without a comparison says nothing.
 
+mod budget;
 mod elevators;
 mod engine;
 pub(crate) mod fio;
@@ -58,6 +59,8 @@ enum Benchmark {
     Tune(tune::Args),
     /// The parts of a request's cost, and the server beside their sum.
     Floor(floor::Args),
+    /// Instructions of a 4 KiB request above the bare cipher, by layer. Needs valgrind.
+    Budget,
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and within whole writes.
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Benchmark::Scale(args) => scale::run(args),
         Benchmark::Tune(args) => tune::run(args),
         Benchmark::Floor(args) => floor::run(args),
+        Benchmark::Budget => budget::run(),
         Benchmark::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         Benchmark::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         Benchmark::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
