@@ -45,7 +45,7 @@ impl<'a> Part<'a> {
         let table = Table::read(self).ok().flatten();
         let Some(table) = table.filter(|table| !table.partitions.is_empty()) else {
             let problem = "the plaintext has no known file system; `blockyard mount --as-file` \
-                           shows it as one file";
+                           shows it as one file, in which `mkfs` can make one";
             return Error::contents(self.volume, problem);
         };
         let numbers: Vec<_> = table.partitions.iter().map(|one| one.number.to_string()).collect();

@@ -172,6 +172,8 @@ struct ConfigText {
     sandbox_allow: Vec<PathBuf>,
     #[serde(default)]
     limit_groups: BTreeMap<String, GroupText>,
+    /// Without any, there is nothing to serve.
+    #[serde(default)]
     exports: BTreeMap<String, ExportText>,
 }
 
@@ -380,7 +382,23 @@ fn explained(error: &toml::de::Error, text: &str, place: &str) -> Failure {
              of its own and name it with `key_file`"
         ));
     }
-    Failure::failed(format!("{place}{position}: {}", printable(message)))
+    let key = error.span().and_then(|span| key_before(text, &span));
+    let key = key.map_or_else(String::new, |key| format!("{key}: "));
+    // The parser names types of Rust.
+    let message = message.replace("expected u16", "expected a whole number");
+    let message = message.replace("expected u32", "expected a whole number");
+    let message = message.replace("expected u64", "expected a whole number");
+    let is_bare = message.starts_with("invalid type: integer") && message.ends_with("a string");
+    let remedy = if is_bare { "; put it into quotes" } else { "" };
+    Failure::failed(printable(&format!("{place}{position}: {key}{message}{remedy}")))
+}
+
+/// The key in front of a value: `mode` of `mode = 660`.
+fn key_before<'a>(text: &'a str, value: &Range<usize>) -> Option<&'a str> {
+    let line = text.get(..value.start)?.rsplit('\n').next()?;
+    let (key, gap) = line.rsplit_once('=')?;
+    let is_value = gap.trim_matches([' ', '\t', '[']).is_empty();
+    key.trim().rsplit([' ', '\t', '{', ',']).next().filter(|key| is_value && !key.is_empty())
 }
 
 /// `:LINE:COLUMN`, counted from 1.

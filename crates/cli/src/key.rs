@@ -169,9 +169,11 @@ impl KeyInput {
         match terminal {
             Some(terminal) => terminal.ask_passphrase(&format!("Enter passphrase for {what}: ")),
             None => match self.part_of(keys::KeySource::Stdin).read_line() {
-                Err(KeyError::Nothing { .. }) => {
-                    Err(Failure::failed(format!("standard input has no passphrase for {what}")))
-                }
+                Err(KeyError::Nothing { .. }) => Err(Failure::failed(format!(
+                    "standard input has no passphrase for {what}; type it at a terminal, or \
+                         use --key-file or --key-command (in a configuration, `key_file` or \
+                         `key_command`)"
+                ))),
                 line => Ok(line?),
             },
         }

@@ -421,8 +421,9 @@ impl LuksSpec {
     fn options(&self, options: Options, is_written: bool) -> Result<Options, Failure> {
         if self.header_copy.is_some() && is_written {
             return Err(Failure::failed(
-                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
-                 command may write with it",
+                "--header-copy is for a look at a volume: with serve it needs --read-only (in a \
+                 configuration, `header_copy` needs `read_only = true`), and no command may write \
+                 with it",
             ));
         }
         let mut options = options.kdf_limits(self.limits());

@@ -660,11 +660,13 @@ fn bad_targets_and_keys_are_one_error_of_the_caller() {
     home.volume("vol", b"no file system");
     home.lab.write("wrong", "wrong");
     home.give();
-    home.sh("mkfifo fifo; mkdir full; touch full/file");
+    home.sh("mkfifo fifo; mkdir full; touch full/file; cp vol fixed; chmod 444 fixed");
     for (words, code, part) in [
         (&["mount", "vol", "fifo", "--as-file", "-d", "pass"][..], 1, "a FIFO"),
         (&["mount", "vol", "full", "--as-file", "-d", "pass"], 1, "not empty"),
-        (&["mount", "vol", "nowhere", "--as-file", "-d", "pass"], 1, "nowhere"),
+        (&["mount", "vol", "nowhere", "--as-file", "-d", "pass"], 1, "`mkdir nowhere`"),
+        (&["mount", "fixed", "dir", "-d", "pass"], 1, "for writing: this user may only read it"),
+        (&["mount", "vol/etc", "dir", "-d", "pass"], 1, "a file in this volume is vol:/etc"),
         (&["mount", "vol", "full/file", "-d", "pass"], 1, "--as-file"),
         (&["mount", "vol", "dir", "-d", "pass"], 1, "vol: the plaintext has no known file system"),
         (&["mount", "vol", "dir", "--as-file", "-d", "wrong"], 2, "passphrase"),

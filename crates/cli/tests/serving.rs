@@ -171,7 +171,7 @@ fn config_with_a_mistake_names_the_place() {
     lab.volume("vol");
     lab.write("wrong", "wrong");
     for (config, words) in [
-        ("[exports.a]\nvolume = 'vol'\nkey_file = 'pass'\n", &["--socket"][..]),
+        ("[exports.a]\nvolume = 'vol'\nkey_file = 'pass'\n", &["c.toml: ", "`socket`"][..]),
         ("socket = 's'\nsokcet = 't'\n", &["c.toml:2:1", "sokcet"]),
         (
             "socket = 's'\n[exports.a]\nvolume = 'vol'\n[exports.a]\nvolume = 'vol'\n",

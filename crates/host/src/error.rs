@@ -25,8 +25,8 @@ pub enum Error {
     /// Another program has the volume open in a way that excludes ours, or the kernel uses it.
     #[error(
         "{path}: the file or device is in use: another program or another export has it open, or \
-         it is mounted or part of another device; end that use first, or open it read-only in \
-         both places"
+         it is mounted or part of another device; end that use first (programs that only read it \
+         may use it together)"
     )]
     InUse {
         /// File.

@@ -173,7 +173,9 @@ impl Devices {
             }
             Request::Resize => {
                 let resized = device.volume.resize().map_err(|error| refusal(&error))?;
-                say_resized(event(Kind::Resized), name, &resized);
+                if resized.from_bytes != resized.to_bytes {
+                    say_resized(event(Kind::Resized), name, &resized);
+                }
                 return Ok(json(&resized));
             }
             Request::Limit(limits, keeps_burst) => {

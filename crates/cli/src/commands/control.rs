@@ -237,7 +237,9 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
     let reloaded =
         Control::at(&args.socket).timeout(limit).reload().map_err(|error| match error {
             // The sentence names keys of the configuration.
-            ControlError::Refused { problem, .. } => Failure::failed(printable(&problem)),
+            ControlError::Refused { problem, .. } => {
+                Failure::failed(printable(&problem)).at(args.socket.display())
+            }
             error => error.into(),
         })?;
     reloaded.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));

@@ -391,6 +391,21 @@ fn serve(
     code
 }
 
+fn nowhere_to_listen(args: &ServeArgs) -> Failure {
+    match &args.config {
+        Some(path) => Failure::failed(
+            "nowhere to listen: set `socket` or `listen`, or `vhost_user` or `ublk` of an export, \
+             or say --socket PATH",
+        )
+        .at(path.display()),
+        None => Failure::failed(
+            "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with --listen \
+             HOST:PORT, the socket of a virtual machine with --vhost-user PATH, or a disk of this \
+             machine with --ublk",
+        ),
+    }
+}
+
 /// The failure of an export, with its place in the configuration.
 fn at_export(args: &ServeArgs, spec: &ExportSpec, failure: Failure) -> Failure {
     match args.config {
@@ -487,11 +502,7 @@ impl Plan {
         if !has_nbd && !has_disk && args.lifetime.run.is_some() {
             socket = Some(PathBuf::from("-"));
         } else if !has_nbd && !has_disk {
-            return Err(Failure::failed(
-                "nowhere to listen: name a Unix socket with --socket PATH, a TCP port with \
-                 --listen HOST:PORT, the socket of a virtual machine with --vhost-user PATH, or \
-                 a disk of this machine with --ublk",
-            ));
+            return Err(nowhere_to_listen(args));
         }
         check_passed_once(&exports, &activated)?;
         socket.iter().try_for_each(|path| check_folder("--socket", path))?;
@@ -749,8 +760,8 @@ fn say_metrics(address: &SocketAddr) {
     say(&format!("metrics at http://{address}/metrics"));
     if !address.ip().is_loopback() {
         say(&format!(
-            "warning: metrics are not authenticated: whoever reaches {address} sees names, sizes \
-             and load of the volumes, but neither keys nor data"
+            "warning: metrics are not authenticated: every client that reaches {address} sees \
+             names, sizes and load of the volumes, but neither keys nor data"
         ));
     }
 }

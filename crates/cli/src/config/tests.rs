@@ -212,3 +212,19 @@ fn export_names_that_nbd_cannot_carry_are_refused() {
     assert!(check_export_name(&"n".repeat(4097)).is_err());
     assert!(check_export_name("a\0b").is_err());
 }
+
+#[test]
+fn value_of_another_type_names_its_key() {
+    let export = "[exports.a]\nvolume = 'a'\n";
+    for (line, problem) in [
+        (
+            "socket_mode = 660",
+            "socket_mode: invalid type: integer `660`, expected a string; put it",
+        ),
+        ("max_connections = 'x'", "max_connections: invalid type: string \"x\", expected a whole"),
+    ] {
+        let message = refusal(&format!("{line}\n{export}"));
+        assert!(message.starts_with("disks.toml:1:") && message.contains(problem), "{message}");
+    }
+    assert!(refusal("socket = 's'\n").contains("a table [exports.NAME]"));
+}

@@ -30,7 +30,15 @@ const SHARED_BYTE: libc::off_t = libc::off_t::MAX;
 /// Opens and locks a file or block device.
 pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result<File, Error> {
     let file = patiently(|| try_open(path, access, is_block_device && access.writes()));
-    let file = file.map_err(|error| refused(path, "open", error))?;
+    let file = file.map_err(|error| {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        if is_denied && access.writes() && File::open(path).is_ok() {
+            let problem = "cannot open it for writing: this user may only read it; serve and mount \
+                           open it with `read_only`";
+            return Error::parameter(path.display(), problem);
+        }
+        refused(path, "open", error)
+    })?;
     patiently(|| try_lock(&file, access, is_block_device))
         .map_err(|error| refused(path, "lock", error))?;
     Ok(file)

@@ -112,6 +112,20 @@ pub fn behind(path: &Path) -> Vec<PathBuf> {
     device.map_or_else(Vec::new, |device| sysfs::behind(device.rdev()))
 }
 
+/// The error of a path that does not exist, perhaps because its begin is a volume.
+fn missing(path: &Path, error: io::Error) -> Error {
+    let is_below_file = error.kind() == io::ErrorKind::NotADirectory;
+    let volume = path.ancestors().find(|above| is_below_file && above.is_file());
+    match volume.and_then(|volume| Some((volume, path.strip_prefix(volume).ok()?))) {
+        Some((volume, inner)) => {
+            let (volume, inner) = (volume.display(), inner.display());
+            let problem = format!("{volume} is a file; a file in this volume is {volume}:/{inner}");
+            Error::parameter(path.display(), problem)
+        }
+        None => Error::io(path, "open", error),
+    }
+}
+
 impl DeviceFile {
     /// Opens and locks a file or block device, or connects to the export of a URI. With `direct`,
     /// regular files bypass the page cache too; block devices always do.
@@ -123,7 +137,7 @@ impl DeviceFile {
             return Ok(Self::of_remote(path, RemoteDisk::open(name, access)?, access));
         }
         // Check before opening: opening a FIFO would wait for a writer.
-        let before = std::fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
+        let before = std::fs::metadata(path).map_err(|error| missing(path, error))?;
         check_type(path, &before)?;
         let is_block_device = before.file_type().is_block_device();
         let file = exclusive::open(path, access, is_block_device)?;

@@ -54,10 +54,15 @@ impl<'a> Client<'a> {
         ];
         let event = Event::new(Kind::ClientDisconnected).export(export).peer(peer).fields(&fields);
         let end = if in_order { "has left" } else { "was disconnected or is lost, and has left" };
+        let counted =
+            |count: u64, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         event.say(format_args!(
-            "{peer} {end} export {export:?} after {seconds} s: {reads} reads of {bytes_read} \
-             bytes, {writes} writes of {bytes_written} bytes, {others} other requests, {errors} \
-             errors"
+            "{peer} {end} export {export:?} after {seconds} s: {} of {bytes_read} bytes, {} of \
+             {bytes_written} bytes, {}, {}",
+            counted(reads, "read"),
+            counted(writes, "write"),
+            counted(others, "other request"),
+            counted(errors, "error"),
         ));
     }
 }

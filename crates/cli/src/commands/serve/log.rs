@@ -45,8 +45,13 @@ pub(crate) struct LogArgs {
     pub(crate) log_level: Option<LogLevel>,
 
     /// Log requests that take longer than this, with their stages; costs some readings of the clock
-    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = parse_milliseconds)]
     pub(crate) slow_request: Option<u64>,
+}
+
+fn parse_milliseconds(text: &str) -> Result<u64, &'static str> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or("this is no whole number of milliseconds, at least 1")
 }
 
 impl LogArgs {

@@ -4,6 +4,7 @@
 //! fork of the broker ─> volumes, sockets, PID file, --run ─> seal ─> sandbox ─> READY=1, clients
 //! ```
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -72,7 +73,9 @@ impl SandboxArgs {
     pub(super) fn check(&self, kernel: Parts) -> Result<(), Failure> {
         for path in &self.sandbox_allow {
             path.metadata().map_err(|error| {
-                Failure::failed(format!("--sandbox-allow {}: {error}", path.display()))
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
+                let remedy = if is_missing { "; create it first" } else { "" };
+                Failure::failed(format!("--sandbox-allow {}: {error}{remedy}", path.display()))
             })?;
         }
         match kernel.missing().filter(|_| self.sandbox == Some(SandboxMode::Require)) {
@@ -155,13 +158,13 @@ impl Drop for Outside {
 }
 
 /// A file that stays is in the way of the next server.
-fn warn_if_failed(removed: std::io::Result<()>) {
+fn warn_if_failed(removed: io::Result<()>) {
     if let Err(error) = removed {
         say(&format!("warning: a file of the server cannot be removed: {error}"));
     }
 }
 
-fn failed(error: &std::io::Error) -> Failure {
+fn failed(error: &io::Error) -> Failure {
     Failure::failed(format!(
         "the process outside of the sandbox fails: {error}; --sandbox off starts the server without"
     ))

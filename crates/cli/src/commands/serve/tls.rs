@@ -127,9 +127,9 @@ impl TlsArgs {
             return Ok(());
         }
         Err(Failure::failed(format!(
-            "--listen {address}: whoever reaches this address could read and write the plaintext, \
-             and everyone on the way could see it; require TLS (--tls-certificates DIR; `blockyard \
-             tls init` makes one), listen on 127.0.0.1, or say --insecure"
+            "--listen {address}: every client that reaches this address could read and write the \
+             plaintext, and everyone on the way could see it; require TLS (--tls-certificates DIR; \
+             `blockyard tls init` makes one), listen on 127.0.0.1, or say --insecure"
         )))
     }
 
@@ -140,13 +140,13 @@ impl TlsArgs {
         }
         if self.mode() != TlsMode::Require {
             say(&format!(
-                "warning: NBD over TCP without TLS is neither encrypted nor authenticated: whoever \
-                 reaches {address} reads and writes the plaintext"
+                "warning: NBD over TCP without TLS is neither encrypted nor authenticated: every \
+                 client that reaches {address} reads and writes the plaintext"
             ));
         } else if !self.checks_clients() {
             say(&format!(
-                "warning: clients need no certificate: whoever reaches {address} reads and writes \
-                 the plaintext; --tls-verify-peer asks for certificates"
+                "warning: clients need no certificate: every client that reaches {address} reads \
+                 and writes the plaintext; --tls-verify-peer asks for certificates"
             ));
         }
     }
