@@ -286,7 +286,7 @@ fn unsuitable_targets_are_refused_with_their_reason() {
     fs::create_dir(path("full")).unwrap();
     fs::write(path("full/file"), "x").unwrap();
     assert!(refusal(&path("full")).contains("not empty"), "{}", refusal(&path("full")));
-    assert!(refusal(&path("missing")).contains("No such file"));
+    assert!(refusal(&path("missing")).contains("`mkdir "));
     assert!(refusal(Path::new("/dev/null")).contains("a character device"));
     assert!(refusal(Path::new("/proc")).contains("mounted here already"));
     assert!(matches!(Target::check(&path("full/file")).unwrap(), Target::File(_)));
