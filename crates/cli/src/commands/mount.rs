@@ -148,8 +148,6 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
     let stop = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let volume = prepared.unlock()?.start()?;
-    // A request must not wait for a reader of the log.
-    never_wait();
     let options = MountOptions {
         uid: args.uid,
         gid: args.gid,
@@ -167,6 +165,11 @@ fn serve(args: &MountArgs, target: &Path, worker: Option<Worker>) -> Result<(), 
     };
     let failed = |error| Failure::failed(format!("cannot go to the background: {error}"));
     let detached = worker.map(Worker::leave_session).transpose().map_err(failed)?;
+    if detached.is_none() {
+        // A request must not wait for a reader of the log. In the background there is none: a copy
+        // of standard error would let the reader of this command's output wait for the mount.
+        never_wait();
+    }
     if let Some(broker) = &options.broker {
         if detached.is_some() {
             broker.leave_terminal().map_err(failed)?;

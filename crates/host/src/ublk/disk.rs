@@ -59,7 +59,7 @@ pub(crate) struct Disk {
     queues: Vec<JoinHandle<()>>,
 }
 
-/// What a disk serves.
+/// The export of a disk.
 pub(crate) struct Served {
     /// Name of the export.
     pub(crate) name: String,
