@@ -370,7 +370,7 @@ fn guide_names_every_key_and_metric_and_no_other() {
         let is_there = forms.iter().any(|form| GUIDE.contains(form));
         assert!(is_there, "{key} is not in docs/lab.md");
     }
-    let (_, reference) = GUIDE.split_once("| key | usual |").unwrap();
+    let (_, reference) = GUIDE.split_once("| key | default |").unwrap();
     let (reference, _) = reference.split_once("\n\n").unwrap();
     for line in reference.lines().skip(2) {
         let first = line.split('|').nth(1).unwrap();
