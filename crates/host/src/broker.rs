@@ -242,6 +242,20 @@ impl Drop for Broker {
     }
 }
 
+/// A request with the words of a command. A zero byte ends each word.
+fn packet_of_words<'a>(kind: u8, words: impl IntoIterator<Item = &'a [u8]>) -> io::Result<Vec<u8>> {
+    let mut packet = vec![kind];
+    for word in words {
+        packet.extend(word);
+        packet.push(0);
+    }
+    if packet.len() > PACKET_BYTES_MAX {
+        let problem = format!("a command of {} bytes is too long", packet.len());
+        return Err(io::Error::other(problem));
+    }
+    Ok(packet)
+}
+
 fn packet_of_seal(files: &[PathBuf]) -> io::Result<Vec<u8>> {
     let mut packet = vec![SEAL];
     for file in files {

@@ -111,7 +111,7 @@ impl Driver {
             }
         };
         let (parent, pidfd) = started.map_err(|error| {
-            // One that cannot be watched is killed, and may have mounted.
+            // A driver that cannot be watched is killed. Its mount may be there already.
             if let Ok(Some(mount)) = mount_at(order.directory) {
                 let _ = fuse::unmount(&mount, true);
             }

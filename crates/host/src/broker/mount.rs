@@ -17,7 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{
-    Broker, DRIVER, DRIVER_STATUS, LEAVE_TERMINAL, PACKET_BYTES_MAX, PLACE, SIGNAL, UNMOUNT,
+    Broker, DRIVER, DRIVER_STATUS, LEAVE_TERMINAL, PLACE, SIGNAL, UNMOUNT, packet_of_words,
 };
 use crate::process::end_with_this_thread;
 
@@ -60,15 +60,7 @@ impl Broker {
     /// # Errors
     /// The words are too long, the driver cannot be started, or the broker has ended or is sealed.
     pub fn start_driver(&self, words: &[OsString], output: &File) -> io::Result<OwnedFd> {
-        let mut packet = vec![DRIVER];
-        for word in words {
-            packet.extend(word.as_bytes());
-            packet.push(0);
-        }
-        if packet.len() > PACKET_BYTES_MAX {
-            let problem = format!("a command of {} bytes is too long", packet.len());
-            return Err(io::Error::other(problem));
-        }
+        let packet = packet_of_words(DRIVER, words.iter().map(|word| word.as_bytes()))?;
         let reply = self.ask(&packet, Some(output.as_fd()))?;
         reply.fds.into_iter().next().ok_or_else(|| ErrorKind::BrokenPipe.into())
     }

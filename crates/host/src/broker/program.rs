@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::{Broker, KILL, PACKET_BYTES_MAX, PROGRAM, START, STATUS};
+use super::{Broker, KILL, PROGRAM, START, STATUS, packet_of_words};
 use crate::process::{end_with_this_thread, with_usual_signals};
 
 /// A program that the broker has started.
@@ -31,15 +31,7 @@ impl Broker {
     /// # Errors
     /// The words are too long; the broker has ended, or is sealed.
     pub fn add_program(&self, words: &[String]) -> io::Result<()> {
-        let mut packet = vec![PROGRAM];
-        for word in words {
-            packet.extend(word.as_bytes());
-            packet.push(0);
-        }
-        if packet.len() > PACKET_BYTES_MAX {
-            let problem = format!("a command of {} bytes is too long", packet.len());
-            return Err(io::Error::other(problem));
-        }
+        let packet = packet_of_words(PROGRAM, words.iter().map(|word| word.as_bytes()))?;
         self.ask(&packet, None).map(drop)
     }
 

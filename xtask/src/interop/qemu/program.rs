@@ -61,7 +61,7 @@ fn kernel(root: &Path) -> Result<PathBuf> {
 }
 
 impl Program {
-    /// The same guests with our binary, which serves their own disk.
+    /// Guests that run our binary, which serves a disk to the guest itself.
     pub(super) fn with_blockyard(&self, lab: &Lab) -> Result<Program> {
         let work = lab.path("qemu-ublk");
         tools::run(tools::tool("cp").arg("-r").arg(lab.path("qemu")).arg(&work))?;

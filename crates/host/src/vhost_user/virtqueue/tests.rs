@@ -78,7 +78,7 @@ impl Guest {
         self.write(at, &word.to_le_bytes());
     }
 
-    /// The same memory for the crates of rust-vmm.
+    /// The memory of the guest, as a mapping of rust-vmm's crates.
     fn other_memory(&self) -> GuestMemoryMmap {
         let region = |guest_addr, file_offset_bytes| {
             let file = FileOffset::new(self.file.try_clone().unwrap(), file_offset_bytes);
