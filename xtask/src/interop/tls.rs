@@ -102,7 +102,7 @@ fn nbdkit(lab: &Lab, _volume: &Volume, pki: &Pki) -> Result<String> {
     let disk = lab.write("tls.disk", &want)?;
     let socket = lab.path("tls.nbdkit");
     let certificates = format!("--tls-certificates={}", pki.server);
-    let mut nbdkit = tool("nbdkit");
+    let mut nbdkit = tools::daemon("nbdkit");
     nbdkit.args(["-f", "--tls=require", "--tls-verify-peer", &certificates, "-U"]).arg(&socket);
     served_by(lab, nbdkit.arg("file").arg(&disk), &socket, pki, &want)
 }
@@ -112,7 +112,7 @@ fn qemu_nbd(lab: &Lab, _volume: &Volume, pki: &Pki) -> Result<String> {
     let disk = lab.write("tls.disk", &want)?;
     let socket = lab.path("tls.qemu-nbd");
     let object = pki.qemu_server(true);
-    let mut qemu = tool("qemu-nbd");
+    let mut qemu = tools::daemon("qemu-nbd");
     qemu.args(["--persistent", "--format=raw", "--object", &object, "--tls-creds", "tls", "-k"]);
     served_by(lab, qemu.arg(&socket).arg(&disk), &socket, pki, &want)
 }
