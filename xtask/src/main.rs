@@ -27,6 +27,7 @@ mod mutants;
 mod nbd;
 mod powercut;
 mod process;
+mod recording;
 mod sim;
 mod test;
 mod tidy;
@@ -73,6 +74,8 @@ enum Command {
     Powercut(powercut::Args),
     /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
     Choosing(choosing::Args),
+    /// Compare the terminal session on the front page with a new run.
+    Recording(recording::Args),
     /// Mutate the code in small ways, each of which a test must find; with cargo-mutants.
     Mutants(mutants::Args),
     /// Benchmarks beside other programs, in the same run.
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
         Command::Choosing(args) => choosing::run(&args),
+        Command::Recording(args) => recording::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
