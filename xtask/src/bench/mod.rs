@@ -12,6 +12,7 @@ mod machine;
 mod nbd;
 mod peers;
 mod rbd;
+mod readme;
 mod scale;
 mod table;
 mod tune;

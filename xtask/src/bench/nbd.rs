@@ -8,7 +8,7 @@
 use super::fio::{Job, Run, warm};
 use super::peers::{self, Conditions, Images, PLAIN, Peer};
 use super::table::{self, Sample};
-use super::{machine, progress};
+use super::{machine, progress, readme};
 use crate::certificates::Pki;
 use crate::lab::Lab;
 use anyhow::{Context, Result, ensure};
@@ -109,6 +109,9 @@ pub(crate) struct Args {
     /// Also write every run and the medians to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the table and the plot of the front page.
+    #[arg(long, conflicts_with_all = ["against", "sandbox", "tls", "job"])]
+    readme: bool,
 }
 
 impl Args {
@@ -123,6 +126,7 @@ impl Args {
             sandbox: false,
             tls,
             json: None,
+            readme: false,
         }
     }
 }
@@ -176,6 +180,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "tls": args.tls,
         });
         table::write_json(path, run, &medians, &samples)?;
+    }
+    if args.readme {
+        let placement = args.placement[0];
+        medians.retain(|median| median.placement == placement.name());
+        let conditions =
+            format!("{} rounds of {} s, {}", args.rounds, args.seconds, placement.says());
+        readme::write(&machine, &conditions, &medians)?;
     }
     Ok(())
 }
