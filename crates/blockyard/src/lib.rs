@@ -62,8 +62,8 @@
 //! an error in place of SIGXFSZ.
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/guide/everyday.md")]
+struct Everyday;
 
 pub mod bench;
 mod control;

@@ -126,12 +126,22 @@ fn config_with_a_socket_twice_names_it() {
 
 #[test]
 fn config_of_the_documentation_is_one() {
-    let page = include_str!("../../../../docs/cli/config.md");
-    let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
-    let config = parse(example.unwrap()).unwrap();
+    let config = parse(example_of(include_str!("../../../../docs/cli/config.md"))).unwrap();
     let names: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
     assert_eq!(names, ["archive", "home", "scratch", "two disks in one"]);
     assert!(matches!(config.exports[3].volume.kind, VolumeFormat::Table));
+}
+
+#[test]
+fn config_of_the_front_page_is_one() {
+    let config = parse(example_of(include_str!("../../../../README.md"))).unwrap();
+    let names: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
+    assert_eq!(names, ["anna", "build"]);
+}
+
+/// The first TOML of a page.
+fn example_of(page: &str) -> &str {
+    page.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
 }
 
 #[test]
