@@ -68,6 +68,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
     ("choosing", Lane::Binary, "choosing"),
+    ("elsewhere", Lane::Binary, "elsewhere"),
     ("recording", Lane::Binary, "recording"),
     ("dist", Lane::Binary, "dist"),
     // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.

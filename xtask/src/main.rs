@@ -17,6 +17,7 @@ mod corpus;
 mod demo;
 mod deny;
 mod dist;
+mod elsewhere;
 mod fuzz;
 mod hygiene;
 mod interop;
@@ -74,6 +75,9 @@ enum Command {
     Powercut(powercut::Args),
     /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
     Choosing(choosing::Args),
+    /// Compare the table in docs/lab.md of publications that the lab was not built for with its
+    /// experiments.
+    Elsewhere(elsewhere::Args),
     /// Compare the terminal session on the front page with a new run.
     Recording(recording::Args),
     /// Mutate the code in small ways, each of which a test must find; with cargo-mutants.
@@ -105,6 +109,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
         Command::Choosing(args) => choosing::run(&args),
+        Command::Elsewhere(args) => elsewhere::run(&args),
         Command::Recording(args) => recording::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),

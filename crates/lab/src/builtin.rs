@@ -10,11 +10,39 @@ use crate::Error;
 /// Length limit of a file; enough for thousands of rows.
 const FILE_LEN_MAX_BYTES: u64 = 4 << 20;
 
+/// Source of a built-in experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// One of the mails for which the lab was built.
+    FiveMails,
+    /// A publication for which nothing in the lab was built.
+    Elsewhere,
+    /// Our own question.
+    Ours,
+}
+
+impl Group {
+    /// All groups, in the order of a list.
+    pub const ALL: [Self; 3] = [Self::FiveMails, Self::Elsewhere, Self::Ours];
+
+    /// Heading of a list.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::FiveMails => "The five mails that the lab was built for",
+            Self::Elsewhere => "Other publications: predictions only",
+            Self::Ours => "Our own",
+        }
+    }
+}
+
 /// A built-in experiment.
 #[derive(Debug)]
 pub struct Builtin {
     /// Name.
     pub name: &'static str,
+    /// Source.
+    pub group: Group,
     /// Text of the file.
     pub text: &'static str,
     /// Text of the file with the accepted points of the fits.
@@ -25,31 +53,49 @@ pub struct Builtin {
 pub const BUILTIN: &[Builtin] = &[
     Builtin {
         name: "deadline-2009",
+        group: Group::FiveMails,
         text: include_str!("../../../experiments/deadline-2009.toml"),
         fits: Some(include_str!("../../../experiments/deadline-2009.fits.toml")),
     },
     Builtin {
         name: "parallel-dm-crypt-2013",
+        group: Group::FiveMails,
         text: include_str!("../../../experiments/parallel-dm-crypt-2013.toml"),
         fits: Some(include_str!("../../../experiments/parallel-dm-crypt-2013.fits.toml")),
     },
     Builtin {
         name: "dm-crypt-2015",
+        group: Group::FiveMails,
         text: include_str!("../../../experiments/dm-crypt-2015.toml"),
         fits: None,
     },
     Builtin {
         name: "dm-mq-2016",
+        group: Group::FiveMails,
         text: include_str!("../../../experiments/dm-mq-2016.toml"),
         fits: Some(include_str!("../../../experiments/dm-mq-2016.fits.toml")),
     },
     Builtin {
         name: "mempool-bulk-2023",
+        group: Group::FiveMails,
         text: include_str!("../../../experiments/mempool-bulk-2023.toml"),
         fits: Some(include_str!("../../../experiments/mempool-bulk-2023.fits.toml")),
     },
     Builtin {
+        name: "cfq-slices-2009",
+        group: Group::Elsewhere,
+        text: include_str!("../../../experiments/cfq-slices-2009.toml"),
+        fits: Some(include_str!("../../../experiments/cfq-slices-2009.fits.toml")),
+    },
+    Builtin {
+        name: "cloudflare-2020",
+        group: Group::Elsewhere,
+        text: include_str!("../../../experiments/cloudflare-2020.toml"),
+        fits: Some(include_str!("../../../experiments/cloudflare-2020.fits.toml")),
+    },
+    Builtin {
         name: "elevators-2026",
+        group: Group::Ours,
         text: include_str!("../../../experiments/elevators-2026.toml"),
         fits: None,
     },

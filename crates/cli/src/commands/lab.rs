@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use blockyard::bench::Place;
 use blockyard_engine::time::Nanos;
-use blockyard_lab::builtin::{self, BUILTIN, TEMPLATE, find, fits_path, text_of};
+use blockyard_lab::builtin::{self, BUILTIN, Group, TEMPLATE, find, fits_path, text_of};
 use blockyard_lab::{
     Experiment, Outcome, Override, Request, Setup, Tracer, Variant, Window, real, relabel,
     run as run_lab, run_job, search, side_by_side, sim,
@@ -309,11 +309,16 @@ pub(crate) fn set_up(
 
 fn list() -> Result<(), Failure> {
     let mut lines = String::new();
-    for builtin in BUILTIN {
-        let experiment = load(builtin.name)?;
-        lines += &format!("{}  {}\n", experiment.name, experiment.title);
-        lines += &format!("    variants: {}\n", experiment.variant_names().join(", "));
+    for group in Group::ALL {
+        lines += &format!("{}:\n\n", group.title());
+        for builtin in BUILTIN.iter().filter(|builtin| builtin.group == group) {
+            let experiment = load(builtin.name)?;
+            lines += &format!("{}  {}\n", experiment.name, experiment.title);
+            lines += &format!("    variants: {}\n", experiment.variant_names().join(", "));
+        }
+        lines += "\n";
     }
+    lines += "`blockyard lab template` prints the start of yours.\n";
     print(&lines)
 }
 
