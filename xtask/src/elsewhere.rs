@@ -1,5 +1,5 @@
-//! `cargo x elsewhere`: the table in docs/lab.md of the publications that the lab was not built for,
-//! from their experiments. It compares the table with the page, or writes it with `--write`.
+//! `cargo x elsewhere`: the table in docs/lab.md of the publications that the lab was not built
+//! for, from their experiments. It compares the table with the page, or writes it with `--write`.
 
 use crate::lab::Lab;
 use crate::markdown::{Section, short, table};
@@ -94,8 +94,8 @@ impl Found {
         let mut text = table(&lines);
         let _ = write!(
             text,
-            "\n{near} of {} rows are within a factor of {NEAR_FACTOR}. Of {} published effects, {} have \
-             the\ndirection, and {} the size within {NEAR_FACTOR}.\n",
+            "\n{near} of {} rows are within a factor of {NEAR_FACTOR}. Of {} published effects, {} \
+             have the\ndirection, and {} the size within {NEAR_FACTOR}.\n",
             self.factors.len(),
             self.claims,
             self.held,
@@ -126,7 +126,12 @@ mod tests {
                 "published": 2.0, "ours": ours, "calibrated": calibrated,
             })
         };
-        let claim = |holds: bool, size_at: u64| json!({ "holds": holds, "control_holds": true, "points": 2, "size_at": size_at });
+        let claim = |holds: bool, size_at: u64| {
+            json!({
+                "holds": holds, "control_holds": true, "points": 2,
+                "size_at": size_at,
+            })
+        };
         let report = json!({
             "rows": [row(2.2, false), row(4.0, false), row(2.0, true)],
             "claims": [claim(true, 2), claim(true, 1), claim(false, 0)],

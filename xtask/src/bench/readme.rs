@@ -144,16 +144,15 @@ fn draw(rows: &[Row]) -> String {
         let middle = top + SERVERS.len() * BAR_PX / 2 + 4;
         let job = row.job.replace(" q", ", depth ");
         let _ = writeln!(picture, "<text x=\"16\" y=\"{middle}\">{job}</text>");
-        for at in 0..SERVERS.len() {
+        for (at, colour) in COLOURS.iter().enumerate() {
             let Some(share) = share(row, at) else { continue };
             let width = share / most * FULL_PX;
             let y = top + at * BAR_PX;
             let _ = writeln!(
                 picture,
-                "<rect x=\"{LEFT_PX}\" y=\"{y}\" width=\"{width:.1}\" height=\"{}\" fill=\"{}\"/>\
-                 <text x=\"{:.1}\" y=\"{}\">{share:.2}</text>",
+                "<rect x=\"{LEFT_PX}\" y=\"{y}\" width=\"{width:.1}\" height=\"{}\" \
+                 fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{}\">{share:.2}</text>",
                 BAR_PX - 2,
-                COLOURS[at],
                 LEFT_PX as f64 + width + 5.0,
                 y + 10,
             );
