@@ -54,14 +54,19 @@ impl Raw {
 
     /// Connects to the default export, ready to send requests.
     pub(crate) fn connect(socket: &Path) -> Result<Raw> {
-        let mut raw = Raw::greet(socket)?;
-        raw.stream.write_all(&CLIENT_FLAGS.to_be_bytes())?;
+        let mut raw = Raw::negotiate(socket)?;
         raw.option(OPT_EXPORT_NAME, &[])?;
-        let mut export = [0; 10];
-        raw.stream.read_exact(&mut export).context("no answer to EXPORT_NAME")?;
-        raw.len_bytes = be64(&export[..8]);
-        raw.flags = u16::from_be_bytes([export[8], export[9]]);
+        raw.export()?;
         Ok(raw)
+    }
+
+    /// Reads the answer to EXPORT_NAME.
+    pub(crate) fn export(&mut self) -> Result<()> {
+        let mut export = [0; 10];
+        self.stream.read_exact(&mut export).context("no answer to EXPORT_NAME")?;
+        self.len_bytes = be64(&export[..8]);
+        self.flags = u16::from_be_bytes([export[8], export[9]]);
+        Ok(())
     }
 
     /// Greeting and flags, ready to send options.

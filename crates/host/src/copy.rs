@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -124,9 +125,14 @@ impl Copy {
             |error: io::Error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(PORTIONS * PORTION_BYTES).map_err(out_of_memory)?);
         let slots = PORTIONS * PORTION_BYTES / SLOT_BYTES;
-        let driver =
-            Driver::new(&volume.parts, slots, vec![Arc::clone(&region)], Priority::default())
-                .map_err(out_of_memory)?;
+        let driver = Driver::new(
+            &volume.parts,
+            slots,
+            vec![Arc::clone(&region)],
+            Priority::default(),
+            Instant::now(),
+        )
+        .map_err(out_of_memory)?;
         let free = (0..PORTIONS).rev().collect();
         Ok(Self { driver, region, in_flight: VecDeque::new(), free })
     }

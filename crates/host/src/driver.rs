@@ -104,12 +104,14 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// A driver with `bounce_slots` bounce slots, or as many as the table needs, and the front
-    /// end's buffers. Its bios have this priority and a new io-context.
+    /// end's buffers. Its bios have this priority and a new io-context. No request of its client is
+    /// older than `since`.
     pub(crate) fn new(
         parts: &Parts,
         bounce_slots: usize,
         world: Vec<Arc<Region>>,
         priority: Priority,
+        since: Instant,
     ) -> io::Result<Self> {
         let (bounce, bounce_bytes) = parts.bounce.bounce(bounce_slots);
         let patch_slot = BufRef::FIRST_WORLD_SLOT + world.len() as u32;
@@ -129,7 +131,7 @@ impl Driver {
             parts.writer,
             &parts.stage_stats,
             buffers,
-            submitter.io_context(),
+            (submitter.io_context(), since),
         )?;
         Ok(Self {
             epoch: table.reads_clock().then_some(parts.opened),

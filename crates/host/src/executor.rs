@@ -81,7 +81,7 @@ impl Executor {
         writer: IoContext,
         stage_stats: &Arc<StageStats>,
         buffers: Buffers,
-        io_context: IoContext,
+        (io_context, since): (IoContext, Instant),
     ) -> io::Result<Self> {
         let has_threads = workers.is_some() || backend.device_threads().next().is_some();
         let handed_over = HandedOver::new(has_threads)?;
@@ -92,7 +92,7 @@ impl Executor {
         if let Some(completions) = &handed_over.completions {
             backend
                 .device_threads()
-                .for_each(|disk| disk.join(io_context, Arc::clone(completions)));
+                .for_each(|disk| disk.join(io_context, Arc::clone(completions), since));
         }
         Ok(Self {
             backend: Arc::clone(backend),

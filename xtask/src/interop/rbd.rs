@@ -3,8 +3,8 @@
 use super::content;
 use crate::cases::Cases;
 use crate::ceph::{Cluster, POOL};
-use crate::lab::{Lab, Server};
-use crate::nbd::{FLAG_FUA, Range, Raw, WRITE};
+use crate::lab::{Door, Lab, Server};
+use crate::nbd::{FLAG_FUA, OPT_EXPORT_NAME, Range, Raw, WRITE};
 use crate::process::until;
 use crate::tools::{self, tool};
 use crate::volume::noise;
@@ -40,8 +40,11 @@ const CASES: &[(&str, Case)] = &[
     ("RBD: a FUA write is flushed", fua),
     ("RBD: signals stay with the program", signals),
     ("RBD: a second writer is refused, and a dead one fenced", lock),
+    ("RBD: a reload that renames an export fences nobody", renamed),
     ("RBD: a paused server writes nothing after it was fenced", fenced),
     ("RBD: a paused gateway writes nothing after another one took over", paused_gateway),
+    ("RBD: a gateway's flush takes no lock", gateway_flush),
+    ("RBD: a client that waits for room at a gateway while another one takes over", waits_for_room),
     ("RBD: gateways that are killed under verified load", gateways_die),
     ("RBD: kill -9 of the only OSD under verified load", osd_dies),
     ("RBD: kill -9 of the monitor under verified load", monitor_dies),
@@ -312,6 +315,37 @@ fn lock(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
 }
 
 /// Starts a write of a pattern to a whole served disk, which may never end.
+fn renamed(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    cluster.image("renamed", SIZE_MIB)?;
+    let name = cluster.name("renamed", "&break-lock=true");
+    format(lab, &name)?;
+    let socket = lab.path("renamed.sock");
+    let control = lab.path("renamed.ctl");
+    let config = |export: &str| {
+        let pass = lab.pass();
+        lab.write(
+            "renamed.toml",
+            format!(
+                "socket = {socket:?}\ncontrol = {control:?}\n[exports.{export}]\n\
+                 volume = {name:?}\nkey_file = {pass:?}\n"
+            ),
+        )
+    };
+    let path = config("before")?.display().to_string();
+    let mut command = lab.blockyard(&["serve", "--config", &path]);
+    let server = lab.start("renamed", command, Door::Unix(socket.clone()))?;
+    let mut client = Raw::connect(&socket)?;
+    client.write(0, &[0x11; 4096])?;
+    config("after")?;
+    command = lab.blockyard(&["reload"]);
+    let said = refused(command.arg(&control))?;
+    ensure!(said.contains("has the image open already"), "{said}");
+    client.write(0, &[0x22; 4096])?;
+    ensure!(client.read(0, 4096)? == [0x22; 4096], "the export does not write any more");
+    server.stop()?;
+    Ok("refused, and the export writes on".into())
+}
+
 fn writing(server: &Server, pattern: &str) -> Result<Child> {
     let mut fio = tool("fio");
     fio.args(["--name=w", "--ioengine=nbd", "--rw=write", "--bs=64k", "--iodepth=16"]);
@@ -356,19 +390,26 @@ fn gateway(lab: &Lab, cluster: &Cluster, image: &str, place: &Place) -> Result<S
     let table = lab.write("gateway.table", format!("0 {sectors} linear {name} 0\n"))?;
     let table = table.display().to_string();
     let listen = format!("127.0.0.1:{}", place.port);
-    lab.serve(place.name, &["--shared", "--table", &table, "--listen", &listen])
+    let mut words = vec!["--shared", "--table", &table, "--listen", &listen];
+    if place.is_narrow {
+        words.extend(["--max-connections", "1"]);
+    }
+    lab.serve(place.name, &words)
 }
 
 /// Where a gateway listens, beside the socket of its name.
 struct Place {
     name: &'static str,
     port: u16,
+    /// One connection at a time; others wait.
+    is_narrow: bool,
 }
 
 fn places() -> Result<[Place; 2]> {
     let ports = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     let [one, two] = ports.map(|port| port.local_addr());
-    Ok([Place { name: "one", port: one?.port() }, Place { name: "two", port: two?.port() }])
+    let place = |name, port| Place { name, port, is_narrow: false };
+    Ok([place("one", one?.port()), place("two", two?.port())])
 }
 
 /// A client of both gateways, which uses the second one while the first one is away.
@@ -444,6 +485,65 @@ fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     one.stop()?;
     two.stop()?;
     Ok("fenced, open again, and back".into())
+}
+
+/// The owners of an image's lock.
+fn lock_of(cluster: &Cluster, image: &str) -> Result<String> {
+    let image = format!("{}/{image}", POOL);
+    Ok(tools::read(cluster.tool("rbd").args(["lock", "ls", &image]))?.trim().to_owned())
+}
+
+fn gateway_flush(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    cluster.image("flushed", SIZE_MIB)?;
+    let places = places()?;
+    let one = gateway(lab, cluster, "flushed", &places[0])?;
+    let mut client = Raw::connect(one.socket())?;
+    client.flush()?;
+    let owners = lock_of(cluster, "flushed")?;
+    ensure!(owners.is_empty(), "a flush took the lock: {owners}");
+    client.write(0, &[0x11; 4096])?;
+    client.flush()?;
+    ensure!(!lock_of(cluster, "flushed")?.is_empty(), "a write took no lock");
+    // The owner passes the lock to nobody who only asks for it.
+    let two = gateway(lab, cluster, "flushed", &places[1])?;
+    Raw::connect(two.socket())?.flush()?;
+    two.stop()?;
+    client.write(4096, &[0x22; 4096])?;
+    one.stop()?;
+    Ok("the first write takes it".into())
+}
+
+fn waits_for_room(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    cluster.image("waiting", SIZE_MIB)?;
+    let [mut one, two] = places()?;
+    one.is_narrow = true;
+    let one = gateway(lab, cluster, "waiting", &one)?;
+    let two = gateway(lab, cluster, "waiting", &two)?;
+    let mut served = Raw::connect(one.socket())?;
+    served.read(0, 4096)?;
+    // A request that comes before the answer stands for one whose answer was on its way.
+    let mut waiting = Raw::negotiate(one.socket())?;
+    waiting.option(OPT_EXPORT_NAME, &[])?;
+    waiting.send(WRITE, 1, Range { offset: 0, len: 4096 }, &[0x11; 4096])?;
+    let mut disk = Raw::connect(two.socket())?;
+    disk.write(0, &[0x22; 4096])?;
+    drop(served);
+    waiting.export()?;
+    let (_, error) = waiting.reply()?;
+    ensure!(error == ESHUTDOWN, "the late write got {error}: {}", one.log());
+    ensure!(disk.read(0, 4096)? == [0x22; 4096], "a late write");
+    drop((waiting, disk));
+    // Clients that only write make a fenced gateway open the image again.
+    for (server, at, byte) in [(&one, 4096, 0x33), (&two, 8192, 0x44)] {
+        let write = || Raw::connect(server.socket())?.write(at, &[byte; 4096]);
+        let written = until(Duration::from_secs(20), || write().is_ok());
+        ensure!(written, "a gateway refuses every new client");
+        let read = Raw::connect(server.socket())?.read(at, 4096)?;
+        ensure!(read == [byte; 4096], "a lost write");
+    }
+    one.stop()?;
+    two.stop()?;
+    Ok("its write is refused, and the gateway opens the image again".into())
 }
 
 fn gateways_die(lab: &Lab, cluster: &mut Cluster) -> Result<String> {

@@ -10,6 +10,7 @@ use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
+use blockyard_host::remote::is_remote;
 use blockyard_host::server::{QUEUES_USUAL, RING_LEN_MAX};
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
@@ -136,10 +137,15 @@ pub(super) enum SizeText {
     Text(String),
 }
 
+/// A disk that a file in this folder names: a path, or the name of a remote disk as it is.
+fn disk_in(folder: &Path, disk: &Path) -> PathBuf {
+    if is_remote(disk) { disk.to_owned() } else { folder.join(disk) }
+}
+
 impl ExportText {
     pub(super) fn spec(self, name: String, folder: &Path) -> Result<ExportSpec, Failure> {
         let (path, is_table) = match (&self.volume, &self.table) {
-            (Some(volume), None) => (folder.join(volume), false),
+            (Some(volume), None) => (disk_in(folder, volume), false),
             (None, Some(table)) => (folder.join(table), true),
             _ => return Err(Failure::failed("give either `volume` or `table`")),
         };
@@ -285,7 +291,7 @@ impl ExportText {
         let luks = LuksSpec {
             version: None,
             or_bitlk: false,
-            header: self.header.as_ref().map(|header| folder.join(header)),
+            header: self.header.as_ref().map(|header| disk_in(folder, header)),
             header_copy: self.header_copy.map(|copy| match copy {
                 HeaderCopyText::Primary => luks2::Copy::Primary,
                 HeaderCopyText::Secondary => luks2::Copy::Secondary,

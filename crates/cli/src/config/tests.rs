@@ -39,6 +39,17 @@ fn config_with_relative_paths_starts_at_its_own_folder() {
 }
 
 #[test]
+fn config_with_remote_disks_keeps_their_names() {
+    for name in ["rbd:vms/home?id=store", "nbd://store.example/home", "nbds://store.example/home"] {
+        let text = format!("[exports.a]\nvolume = '{name}'\nheader = '{name}'\n");
+        let config = parse(&text).unwrap();
+        let VolumeFormat::Luks(luks) = &config.exports[0].volume.kind else { panic!("{name}") };
+        assert_eq!(config.exports[0].volume.path, Path::new(name));
+        assert_eq!(luks.header.as_deref(), Some(Path::new(name)));
+    }
+}
+
+#[test]
 fn config_with_scheduling_has_what_the_options_have() {
     let config = parse(
         "[exports.home]\nvolume = 'a'\nelevator = 'noop'\nqueue_depth = 4\n\

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -56,11 +57,19 @@ pub(crate) struct Shared {
     wake: OwnedFd,
 }
 
+/// A new connection.
+pub(crate) struct Joined {
+    pub(crate) io_context: IoContext,
+    pub(crate) completions: Arc<CompletionQueue>,
+    /// No request of the client is older.
+    pub(crate) since: Instant,
+}
+
 /// Messages from connections.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// New connections and their completion queues. Each precedes its operations.
-    pub(crate) joined: Vec<(IoContext, Arc<CompletionQueue>)>,
+    /// New connections. Each precedes its operations.
+    pub(crate) joined: Vec<Joined>,
     pub(crate) bios: Vec<DeviceBio>,
     /// Number of bios in each batch of `bios`.
     pub(crate) batches: Vec<usize>,
@@ -115,9 +124,14 @@ impl DeviceThread {
         threads::of_thread(self.number.load(Ordering::Relaxed))
     }
 
-    /// Adds a connection.
-    pub(crate) fn join(&self, io_context: IoContext, completions: Arc<CompletionQueue>) {
-        self.shared.put(|inbox| inbox.joined.push((io_context, completions)));
+    /// Adds a connection. No request of its client is older than `since`.
+    pub(crate) fn join(
+        &self,
+        io_context: IoContext,
+        completions: Arc<CompletionQueue>,
+        since: Instant,
+    ) {
+        self.shared.put(|inbox| inbox.joined.push(Joined { io_context, completions, since }));
     }
 
     /// Sends a batch of one connection; `batch` is empty afterwards. The memory of each operation
@@ -151,7 +165,7 @@ impl DeviceThread {
     pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
         let completions = CompletionQueue::new()?;
         let client = new_io_context();
-        self.join(client, Arc::clone(&completions));
+        self.join(client, Arc::clone(&completions), Instant::now());
         let len = if op == Op::Flush { Sector(0) } else { Sector(1) };
         let origin = Origin { io_context: client, ..Origin::default() };
         let bio = Bio { origin, ..Bio::new(op, Sector(0), len, BufRef::NONE, 0) };
@@ -265,7 +279,8 @@ struct Client {
 pub(crate) struct Clients(BTreeMap<IoContext, Client>);
 
 impl Clients {
-    pub(crate) fn join(&mut self, io_context: IoContext, completions: Arc<CompletionQueue>) {
+    pub(crate) fn join(&mut self, joined: Joined) {
+        let Joined { io_context, completions, .. } = joined;
         self.0.insert(
             io_context,
             Client { completions, cqes: Vec::new(), borrowed: 0, timed: Vec::new() },
@@ -313,9 +328,7 @@ mod tests {
             loop {
                 let _ = poll::readable(&[Some(shared.as_fd())], None);
                 shared.take(&mut received);
-                for (io_context, completions) in received.joined.drain(..) {
-                    clients.join(io_context, completions);
-                }
+                received.joined.drain(..).for_each(|joined| clients.join(joined));
                 for DeviceBio { client, token, borrows, .. } in received.bios.drain(..) {
                     clients.put(client, Cqe { token, status }, borrows);
                 }

@@ -108,9 +108,7 @@ impl Running {
         // A local disk answers soon in any case.
         abandoned.clear();
         (*nudged, *ending) = (false, false);
-        for (io_context, completions) in joined.drain(..) {
-            self.clients.join(io_context, completions);
-        }
+        joined.drain(..).for_each(|joined| self.clients.join(joined));
         let mut rest = bios.as_slice();
         for len in batches.drain(..) {
             let (batch, after) = rest.split_at(len);

@@ -55,7 +55,8 @@ fn driver(volume: &Arc<Volume>) -> (Driver, Arc<Region>) {
 
 fn driver_with(volume: &Arc<Volume>, slots: usize) -> (Driver, Arc<Region>) {
     let region = Arc::new(Region::new(PAGES as usize * 4096).unwrap());
-    let driver = Driver::new(&volume.parts, slots, vec![Arc::clone(&region)], Priority::default());
+    let world = vec![Arc::clone(&region)];
+    let driver = Driver::new(&volume.parts, slots, world, Priority::default(), Instant::now());
     (driver.unwrap(), region)
 }
 

@@ -197,9 +197,7 @@ impl Running {
             &mut received;
         batches.clear();
         *nudged = false;
-        for (io_context, completions) in joined.drain(..) {
-            self.clients.join(io_context, completions);
-        }
+        joined.drain(..).for_each(|joined| self.clients.join(joined));
         for op in bios.drain(..) {
             let is_check = op.is_check;
             let index = self.ops.insert(op);

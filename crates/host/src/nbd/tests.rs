@@ -256,7 +256,7 @@ impl Client {
         let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
         let completions = CompletionQueue::new().unwrap();
         let id = new_io_context();
-        disk.join(id, Arc::clone(&completions));
+        disk.join(id, Arc::clone(&completions), Instant::now());
         let memory = vec![0; LEN_BYTES];
         Self { script, disk, durability, completions, id, uri, memory, _dir: dir }
     }

@@ -1,38 +1,62 @@
-//! News of an image: librbd calls back when its header has changed, and a thread of ours looks at
-//! the length.
+//! News of an image: librbd calls back when its header has changed. A thread of ours looks at the
+//! length, and the device's thread of a gateway at the number of takeovers.
 
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::image::Image;
+use crate::device_thread::Shared;
 use crate::poll;
 use crate::process::with_signals_blocked;
 
-/// Readable after a change.
-pub(super) struct Changes(OwnedFd);
+/// Changes of an image's header.
+pub(super) struct Changes {
+    /// Readable after a change.
+    ready: OwnedFd,
+    /// Whether the device's thread has not looked since the last change.
+    is_new: AtomicBool,
+    /// The device's thread, if it wants to know.
+    device: OnceLock<Arc<Shared>>,
+}
 
 impl Changes {
     /// # Errors
     /// The system has no more descriptors.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { ready, is_new: AtomicBool::new(false), device: OnceLock::new() })
     }
 
-    /// Wakes the thread that waits.
+    /// Wakes the threads that wait.
     pub(super) fn tell(&self) {
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
+        self.is_new.store(true, Ordering::Release);
+        if let Some(device) = self.device.get() {
+            device.nudge();
+        }
+    }
+
+    /// Also wakes the thread of a device.
+    pub(super) fn tell_device(&self, device: Arc<Shared>) {
+        let _ = self.device.set(device);
+    }
+
+    /// Whether something has changed since the last call.
+    pub(super) fn take(&self) -> bool {
+        self.is_new.swap(false, Ordering::AcqRel)
     }
 
     fn wait(&self) {
-        if poll::readable(&[Some(self.0.as_fd())], None).is_err() {
+        if poll::readable(&[Some(self.ready.as_fd())], None).is_err() {
             thread::yield_now();
         }
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        let _ = rustix::io::read(&self.ready, &mut [0; 8]);
     }
 }
 

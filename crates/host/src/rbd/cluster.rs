@@ -1,6 +1,6 @@
 //! A connection to a cluster, shared by the images that have the same one.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -35,6 +35,26 @@ impl Key {
 pub(super) struct Cluster {
     library: &'static Library,
     handle: ClusterHandle,
+    /// Its addresses, as the cluster sees them: `[v2:10.0.0.1:0/17,v1:10.0.0.1:0/17]`.
+    addresses: String,
+}
+
+/// Addresses of the connections of this process.
+static ADDRESSES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Whether an owner of a lock is a connection of this process.
+pub(super) fn is_ours(owner: &str) -> bool {
+    let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    addresses.iter().any(|one| names(one, owner))
+}
+
+/// Whether addresses contain the address of a lock's owner, with or without its protocol.
+fn names(addresses: &str, owner: &str) -> bool {
+    let bare = |address: &str| {
+        let address = address.trim_matches(['[', ']']);
+        address.trim_start_matches("v1:").trim_start_matches("v2:").to_owned()
+    };
+    !owner.is_empty() && addresses.split(',').any(|one| bare(one) == bare(owner))
 }
 
 // SAFETY: librados may be called from any thread at the same time.
@@ -59,20 +79,21 @@ impl Cluster {
             return Ok(cluster);
         }
         // Threads of librados inherit the mask of signals.
-        let cluster = Arc::new(with_signals_blocked(|| Self::connect(&key))?);
+        let cluster = Arc::new(with_signals_blocked(|| Self::connect(&key, "true"))?);
         connected.push((key, Arc::downgrade(&cluster)));
         Ok(cluster)
     }
 
-    /// A connection of one image: a client that is fenced loses all images of its connection.
+    /// A connection of one gateway: a client that is fenced loses all images of its connection.
+    /// librbd never takes the image's lock by itself.
     ///
     /// # Errors
     /// See [`Cluster::of`].
     pub(super) fn alone(name: &RbdName) -> Result<Arc<Self>, String> {
-        with_signals_blocked(|| Self::connect(&Key::of(name))).map(Arc::new)
+        with_signals_blocked(|| Self::connect(&Key::of(name), "false")).map(Arc::new)
     }
 
-    fn connect(key: &Key) -> Result<Self, String> {
+    fn connect(key: &Key, takes_locks: &str) -> Result<Self, String> {
         let library = Library::get()?;
         let functions = &library.clusters;
         let mut handle: ClusterHandle = ptr::null_mut();
@@ -81,7 +102,7 @@ impl Cluster {
         let created = unsafe { (functions.rados_create)(&raw mut handle, id.as_ptr()) };
         errno_of(created).map_err(|error| format!("librados does not start: {error}"))?;
         // Its drop shuts the handle down, connected or not.
-        let cluster = Self { library, handle };
+        let mut cluster = Self { library, handle, addresses: String::new() };
         let conf = key.conf.as_deref().map(c_text).transpose()?;
         let path = conf.as_ref().map_or(ptr::null(), |conf| conf.as_ptr());
         // SAFETY: the text lives until the call returns; without one the default files are read.
@@ -100,6 +121,8 @@ impl Cluster {
             ("rados_osd_op_timeout", op_limit.as_str()),
             ("rados_mon_op_timeout", op_limit.as_str()),
             ("client_mount_timeout", connect_limit.as_str()),
+            // Otherwise any write or flush takes the lock from another gateway, which is not fenced.
+            ("rbd_auto_exclusive_lock_until_manual_request", takes_locks),
             ("rbd_blocklist_on_break_lock", "true"),
             // Monitors refuse the form in which librados 16 sends any other value.
             ("rbd_blocklist_expire_seconds", "0"),
@@ -115,7 +138,25 @@ impl Cluster {
         // SAFETY: the handle is configured.
         let connected = unsafe { (functions.rados_connect)(handle) };
         errno_of(connected).map_err(|error| cluster_problem(&error, &key.id))?;
+        cluster.learn_addresses();
         Ok(cluster)
+    }
+
+    fn learn_addresses(&mut self) {
+        let functions = &self.library.clusters;
+        let mut text: *mut c_char = ptr::null_mut();
+        // SAFETY: the cluster is connected; the pointer lives until the call returns.
+        let told = unsafe { (functions.rados_getaddrs)(self.handle, &raw mut text) };
+        if told < 0 || text.is_null() {
+            return;
+        }
+        // SAFETY: the call has made the text, which ends with a zero and is freed once.
+        unsafe {
+            self.addresses = CStr::from_ptr(text).to_string_lossy().into_owned();
+            (functions.rados_buffer_free)(text);
+        }
+        let mut addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.push(self.addresses.clone());
     }
 
     /// Refuses the requests of a client for [`FENCED_S`], by its address.
@@ -192,6 +233,9 @@ fn cluster_problem(error: &std::io::Error, id: &str) -> String {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        let mut addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.retain(|one| *one != self.addresses);
+        drop(addresses);
         // SAFETY: no pool of it is open, because each holds the cluster.
         unsafe { (self.library.clusters.rados_shutdown)(self.handle) };
     }
@@ -223,5 +267,19 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: no image of it is open, because each holds the pool.
         unsafe { (self.cluster.library.clusters.rados_ioctx_destroy)(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_of_a_lock_is_found_among_the_addresses_of_a_connection() {
+        let ours = "[v2:10.0.0.1:0/17,v1:10.0.0.1:0/17]";
+        assert!(names(ours, "10.0.0.1:0/17") && names(ours, "v1:10.0.0.1:0/17"));
+        assert!(names("10.0.0.1:0/17", "10.0.0.1:0/17"));
+        assert!(!names(ours, "10.0.0.1:0/1") && !names(ours, "10.0.0.1:0/171"));
+        assert!(!names(ours, "") && !names("", ""));
     }
 }

@@ -5,7 +5,6 @@
 //!    └─ a FUA write ──> Flush ─── ended ──> (answered)
 //! ```
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,11 +12,12 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sample};
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
 use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::Cqe;
 
 use super::errno_of;
+use super::gateway::Gateway;
 use super::image::Image;
 use super::library::{Completion, ImageHandle, Operations};
 use crate::device_thread::{Clients, DeviceBio, DeviceThread, Inbox, Shared};
@@ -38,8 +38,16 @@ pub(super) fn start(
     image: Arc<Image>,
     durability: Arc<Durability>,
 ) -> io::Result<DeviceThread> {
+    // Before any client can connect.
+    let mut gateway = Gateway::default();
+    if image.is_gateway() {
+        gateway.learn(image.takeovers());
+    }
     DeviceThread::start(format!("rbd/{number}"), move |inbox| {
-        Running::new(image, durability, inbox).run();
+        if image.is_gateway() {
+            image.changes().tell_device(Arc::clone(&inbox));
+        }
+        Running::new(image, durability, inbox, gateway).run();
     })
 }
 
@@ -97,7 +105,6 @@ struct Pending {
 }
 
 /// State of the thread.
-// 13 fields: the image, its operations and clients, and what the thread has noticed.
 struct Running {
     image: Arc<Image>,
     operations: &'static Operations,
@@ -109,17 +116,20 @@ struct Running {
     clients: Clients,
     is_stopping: bool,
     is_late: bool,
-    /// Another gateway has fenced this one.
-    is_fenced: bool,
-    /// Of a gateway: the number of takeovers when a client connected.
-    seen: BTreeMap<IoContext, u64>,
+    /// Unused if the image has no other server.
+    gateway: Gateway,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
     results: Vec<(u32, isize)>,
 }
 
 impl Running {
-    fn new(image: Arc<Image>, durability: Arc<Durability>, inbox: Arc<Shared>) -> Self {
+    fn new(
+        image: Arc<Image>,
+        durability: Arc<Durability>,
+        inbox: Arc<Shared>,
+        gateway: Gateway,
+    ) -> Self {
         let results = Mutex::new(Vec::new());
         let finished = Arc::new(Finished { results, inbox: Arc::clone(&inbox) });
         Self {
@@ -132,8 +142,7 @@ impl Running {
             clients: Clients::default(),
             is_stopping: false,
             is_late: false,
-            is_fenced: false,
-            seen: BTreeMap::new(),
+            gateway,
             received: Inbox::default(),
             results: Vec::new(),
         }
@@ -147,7 +156,7 @@ impl Running {
             if self.is_stopping && self.ops.is_empty() {
                 return;
             }
-            if self.is_fenced && self.ops.is_empty() {
+            if self.gateway.is_fenced && self.ops.is_empty() {
                 self.reopen();
             }
             self.sleep();
@@ -160,17 +169,14 @@ impl Running {
         let Inbox { joined, bios, batches, abandoned, left, nudged, ending, stopping } =
             &mut received;
         batches.clear();
-        // Nothing can be cancelled; the time limit of the cluster ends the operations.
-        abandoned.clear();
         (*nudged, *ending) = (false, false);
-        for (io_context, completions) in joined.drain(..) {
-            self.clients.join(io_context, completions);
-            if self.image.is_gateway()
-                && let Ok(takeovers) = self.image.takeovers()
-            {
-                self.seen.insert(io_context, takeovers);
-            }
+        let has_news = self.image.changes().take() || !joined.is_empty();
+        for joined in joined.drain(..) {
+            self.gateway.join(joined.io_context, joined.since);
+            self.clients.join(joined);
         }
+        // Started operations cannot be cancelled; the time limit of the cluster ends them.
+        abandoned.drain(..).for_each(|io_context| self.gateway.abandon(io_context));
         for op in bios.drain(..) {
             let index = self.ops.insert(Pending {
                 op,
@@ -183,7 +189,11 @@ impl Running {
         }
         for io_context in left.drain(..) {
             self.clients.leave(io_context);
-            self.seen.remove(&io_context);
+            self.gateway.leave(io_context);
+        }
+        if has_news && self.image.is_gateway() {
+            // For clients that connect later.
+            self.gateway.learn(self.image.takeovers());
         }
         self.is_stopping |= std::mem::take(stopping);
         self.received = received;
@@ -191,29 +201,27 @@ impl Running {
 
     /// Whether an operation may go to the cluster. A gateway that was fenced passes nothing on
     /// until it has opened the image again. It writes only for clients that have connected after
-    /// the last takeover by another one.
+    /// the last takeover by another one, and wait for the answer.
     fn admit(&mut self, index: u32) -> io::Result<()> {
         if !self.image.is_gateway() {
             return Ok(());
         }
-        if self.is_fenced {
+        if self.gateway.is_fenced {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
         }
         let DeviceBio { bio, client, .. } = self.ops.at(index).op;
         if matches!(bio.op, Op::Read | Op::Flush) {
             return Ok(());
         }
-        // The count is missing if the cluster did not tell it when the client connected.
-        let seen = self.seen.get(&client);
-        let seen = seen.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))?;
-        self.image.admit(*seen)
+        self.image.admit(self.gateway.seen_by(client)?)
     }
 
     /// Opens the image again after another gateway has fenced this one.
     fn reopen(&mut self) {
         match self.image.reopen() {
             Ok(()) => {
-                self.is_fenced = false;
+                self.gateway.is_fenced = false;
+                self.gateway.learn(self.image.takeovers());
                 self.image.say_once("the image is open again, without its lock");
             }
             Err(problem) => {
@@ -226,6 +234,9 @@ impl Running {
     fn issue(&mut self, index: u32) {
         if let Err(error) = self.admit(index) {
             return self.end(index, Err(error));
+        }
+        if self.ops.at(index).op.bio.op == Op::Flush && self.image.is_idle_gateway() {
+            return self.end(index, Ok(()));
         }
         let ticket = Box::new(Ticket {
             finished: Arc::clone(&self.finished),
@@ -304,7 +315,7 @@ impl Running {
             ),
             // `EBLOCKLISTED`.
             Some(libc::ESHUTDOWN) => {
-                self.is_fenced = self.image.is_gateway();
+                self.gateway.is_fenced = self.image.is_gateway();
                 (
                     BlkStatus::Transport,
                     "the cluster refuses this client, because another one has fenced it; requests \
@@ -317,6 +328,8 @@ impl Running {
                 "another gateway has taken the image over; clients must connect again to write"
                     .into(),
             ),
+            // The client has gone.
+            Some(libc::ECANCELED) => (BlkStatus::Transport, String::new()),
             Some(libc::EROFS) => (
                 BlkStatus::Transport,
                 "another client has the lock of the image; writes fail".into(),
@@ -432,7 +445,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use blockyard_engine::bio::Sector;
+    use blockyard_engine::bio::{IoContext, Sector};
     use blockyard_engine::buf::BufRef;
     use blockyard_engine::sq::{Owner, Token};
     use blockyard_engine::time::Nanos;

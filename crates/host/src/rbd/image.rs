@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::changes::{self, Changes, note_change};
-use super::cluster::{Cluster, Pool};
+use super::cluster::{self, Cluster, Pool};
 use super::library::{
     FEATURE_EXCLUSIVE_LOCK, ImageHandle, ImageInfo, Images, LOCK_EXCLUSIVE, Library,
 };
@@ -217,6 +217,11 @@ impl Image {
         &self.name
     }
 
+    /// Changes of its header.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     /// Time limit of a request.
     pub(super) fn limit(&self) -> Duration {
         self.name.reconnect_delay
@@ -371,15 +376,22 @@ impl Image {
     fn take_lock(&self) -> io::Result<()> {
         let mut attempts = if self.name.breaks_lock { TAKE_ATTEMPTS } else { 1 };
         loop {
-            if self.has_lock()? {
-                return Ok(());
+            if self.name.breaks_lock && !self.has_lock()? {
+                match self.owner() {
+                    Ok(owner) if cluster::is_ours(&owner) => {
+                        let what = "this program has the image open already, as another volume";
+                        return Err(io::Error::other(what));
+                    }
+                    Ok(owner) => {
+                        self.say_once(&format!("fences {owner}, the owner of the lock"));
+                        self.fence(&owner)?;
+                    }
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                    // librbd would fence a dead owner too, but only for an hour.
+                    Err(error) => return Err(error),
+                }
             }
-            if self.name.breaks_lock
-                && let Ok(owner) = self.owner()
-            {
-                self.say_once(&format!("fences {owner}, the owner of the lock"));
-                self.fence(&owner)?;
-            }
+            // Even an owner asks: from then on librbd passes the lock to nobody.
             let acquired = self.acquire();
             attempts -= 1;
             let is_anothers =
@@ -472,8 +484,18 @@ impl Image {
         all_of(written, len)
     }
 
+    /// Whether this gateway has written nothing since the image was opened, so that nothing is to
+    /// be flushed. librbd would want the lock for a flush.
+    pub(super) fn is_idle_gateway(&self) -> bool {
+        let taken_after = self.taken_after.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_gateway() && taken_after.is_none()
+    }
+
     /// Flushes: all completed writes are on stable storage when this returns.
     pub(crate) fn flush(&self) -> io::Result<()> {
+        if self.is_idle_gateway() {
+            return Ok(());
+        }
         let opened = self.open_handle();
         // SAFETY: the image is open.
         errno_of(unsafe { (self.functions().rbd_flush)(opened.handle) })

@@ -66,6 +66,7 @@ functions! {
         rados_conf_read_file(ClusterHandle, *const c_char) -> c_int;
         rados_conf_set(ClusterHandle, *const c_char, *const c_char) -> c_int;
         rados_connect(ClusterHandle) -> c_int;
+        rados_getaddrs(ClusterHandle, *mut *mut c_char) -> c_int;
         rados_mon_command(
             ClusterHandle, *mut *const c_char, usize, *const c_char, usize,
             *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize

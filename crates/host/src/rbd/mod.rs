@@ -6,8 +6,8 @@
 //!                  └── finished operations <── callback, in a thread of librbd
 //! ```
 //! `library` opens `librbd` at run time, [`RbdName`] names an image, `cluster` shares
-//! connections, `image` is an open image with its lock, `device` is the thread, `changes`
-//! tells that an image has grown.
+//! connections, `image` is an open image with its lock, `device` is the thread, `gateway`
+//! knows the takeovers of an image with several servers, `changes` tells that an image has changed.
 //!
 //! librbd cannot cancel an operation, so its memory stays with it until the cluster answers or the
 //! time limit of the name ends the operation (`reconnect-delay`). A program must not fork and go on
@@ -16,6 +16,7 @@
 mod changes;
 mod cluster;
 mod device;
+mod gateway;
 mod image;
 mod library;
 mod name;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use rustls::{ServerConfig, ServerConnection};
@@ -16,6 +16,8 @@ use crate::tls::{Shake, Stream};
 pub(super) struct Socket {
     fd: OwnedFd,
     pub(super) is_unix: bool,
+    /// Time at which the server accepted it. The client has sent no request before.
+    pub(super) accepted_at: Instant,
     /// Set once the client has started TLS. Only the client's own thread locks it.
     tls: OnceLock<Box<Mutex<Stream>>>,
 }
@@ -26,7 +28,7 @@ impl Socket {
             let _ = sockopt::set_tcp_nodelay(&fd, true);
             let _ = sockopt::set_socket_keepalive(&fd, true);
         }
-        Self { fd, is_unix, tls: OnceLock::new() }
+        Self { fd, is_unix, accepted_at: Instant::now(), tls: OnceLock::new() }
     }
 
     /// The client, for the log: its address or process, and the name in its certificate. A process

@@ -150,7 +150,13 @@ impl Transmission {
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
         let zeros = Arc::new(Region::new(ZEROS_BYTES as usize)?);
         let world = vec![&inbox, &outbox, &read_region, &zeros].into_iter().cloned().collect();
-        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, served.priority)?;
+        let mut driver = Driver::new(
+            &volume.parts,
+            layout.bounce_slots,
+            world,
+            served.priority,
+            socket.accepted_at,
+        )?;
         driver.set_throttle(served.throttle.as_ref());
         driver.log_slow_requests(&served.name);
         if !volume.fans_out_pieces() {

@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::priority::Priority;
@@ -184,7 +185,8 @@ impl Prepared {
         let buffers = Arc::new(Region::new(usize::from(*depth) * buffer_bytes)?);
         let bounce_slots = if volume.is_synchronous() { 0 } else { BOUNCE_BYTES / SLOT_BYTES };
         let world = vec![Arc::clone(&buffers)];
-        let mut driver = Driver::new(&volume.parts, bounce_slots, world, setup.priority)?;
+        let mut driver =
+            Driver::new(&volume.parts, bounce_slots, world, setup.priority, Instant::now())?;
         driver.set_throttle(setup.throttle.as_ref());
         driver.log_slow_requests(&setup.name);
         if !volume.fans_out_pieces() {

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -348,7 +349,7 @@ impl<'a> FrontEnd<'a> {
     /// any more.
     fn flush(&self) -> Result<(), String> {
         let Device { volume, priority, .. } = self.device;
-        let driver = Driver::new(&volume.parts, 0, Vec::new(), *priority);
+        let driver = Driver::new(&volume.parts, 0, Vec::new(), *priority, Instant::now());
         let mut driver = driver.map_err(|error| format!("a flush cannot start: {error}"))?;
         if !driver.begin_request() {
             return Err("a suspended volume is not flushed".into());

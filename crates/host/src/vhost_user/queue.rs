@@ -260,7 +260,8 @@ impl Means {
         let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
         let region = Arc::new(Region::new(layout.pieces_bytes)?);
         let world = vec![Arc::clone(&region)];
-        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, *priority)?;
+        let mut driver =
+            Driver::new(&volume.parts, layout.bounce_slots, world, *priority, Instant::now())?;
         driver.set_throttle(throttle.as_ref());
         driver.log_slow_requests(&setup.name);
         Ok(Self { driver, region })

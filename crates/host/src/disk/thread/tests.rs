@@ -50,8 +50,8 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         let mut running = Running::new(shared, queue, ring);
 
         let completions = [CompletionQueue::new().unwrap(), CompletionQueue::new().unwrap()];
-        disk.join(IoContext(1), Arc::clone(&completions[0]));
-        disk.join(IoContext(2), Arc::clone(&completions[1]));
+        disk.join(IoContext(1), Arc::clone(&completions[0]), Instant::now());
+        disk.join(IoContext(2), Arc::clone(&completions[1]), Instant::now());
         let mut batch = vec![write(1, 0, &memory), write(1, 2, &memory), write(1, 4, &memory)];
         disk.send(&mut batch);
         assert!(batch.is_empty());
