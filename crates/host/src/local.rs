@@ -122,8 +122,9 @@ impl Client {
     pub fn new(volume: &Arc<Volume>, priority: Priority) -> Result<Self, Error> {
         let failed = |error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
-        let (world, now) = (vec![Arc::clone(&region)], Instant::now());
-        let driver = Driver::new(&volume.parts, BOUNCE_SLOTS, world, priority, now);
+        let world = vec![Arc::clone(&region)];
+        let since = Instant::now();
+        let driver = Driver::new(&volume.parts, BOUNCE_SLOTS, world, priority, since);
         let driver = driver.map_err(failed)?;
         let slots = Slots::default();
         let users = Vec::new();

@@ -121,7 +121,7 @@ impl Cluster {
             ("rados_osd_op_timeout", op_limit.as_str()),
             ("rados_mon_op_timeout", op_limit.as_str()),
             ("client_mount_timeout", connect_limit.as_str()),
-            // Otherwise any write or flush takes the lock from another gateway, which is not fenced.
+            // Otherwise a write or a flush takes the lock from another gateway without fencing it.
             ("rbd_auto_exclusive_lock_until_manual_request", takes_locks),
             ("rbd_blocklist_on_break_lock", "true"),
             // Monitors refuse the form in which librados 16 sends any other value.

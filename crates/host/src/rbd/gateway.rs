@@ -1,5 +1,5 @@
-//! The clients of a gateway, which is one of several servers of an image, and the takeovers by other
-//! gateways that they may have missed (RFD 12, 4a).
+//! The clients of a gateway, which is one of several servers of an image, and the takeovers by
+//! other gateways that they may have missed (RFD 12, 4a).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use blockyard_engine::bio::IoContext;
 
-/// Numbers of takeovers that are kept, the latest. Ours: a client that has waited for its connection
-/// during more takeovers connects again.
+/// Numbers of takeovers that are kept, the latest. Ours: a client that has waited for its
+/// connection during more takeovers connects again.
 const LEARNED_MAX: usize = 64;
 
 /// State of a gateway.
