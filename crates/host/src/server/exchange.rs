@@ -94,17 +94,20 @@ pub(super) struct Leaving {
     outcome: Sender<Result<(), Error>>,
 }
 
-/// The thread that flushes.
+/// Exports and sockets without connections.
+type Drained = (Vec<Arc<ServedExport>>, Vec<DeviceDoor>);
+
+/// The thread that flushes and closes. Closing a remote disk may take its time limit.
 struct Flush {
     /// Sent when the connections have ended. Without it the thread ends, and flushes nothing.
-    drained: Option<Sender<()>>,
+    drained: Option<Sender<Drained>>,
     has_ended: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), Error>>,
 }
 
 impl Flush {
     fn start(volumes: Vec<Arc<Volume>>, ends: Ends) -> Result<Self, Error> {
-        let (drained, is_drained) = mpsc::channel();
+        let (drained, is_drained) = mpsc::channel::<Drained>();
         let has_ended = Arc::new(AtomicBool::new(false));
         let end = End { has_ended: Arc::clone(&has_ended), ends };
         let flush = move || {
@@ -113,13 +116,26 @@ impl Flush {
             let asked: Vec<_> = volumes.iter().flat_map(|volume| volume.stop()).collect();
             asked.into_iter().for_each(|asked| drop(asked.answer()));
             match is_drained.recv() {
-                Ok(()) => flush_all(&volumes),
+                Ok(_closed_after_the_flush) => {
+                    let flushed = flush_all(&volumes);
+                    drop(volumes);
+                    flushed
+                }
                 Err(_) => Ok(()),
             }
         };
         let thread = std::thread::Builder::new().name("flush".into()).spawn(flush);
         let thread = thread.map_err(|error| Error::io("thread".as_ref(), "start", error))?;
         Ok(Self { drained: Some(drained), has_ended, thread })
+    }
+}
+
+impl Flush {
+    /// Waits for the thread; returns the result of the flush.
+    fn end(self) -> Result<(), Error> {
+        self.thread.join().unwrap_or_else(|_| {
+            Err(Error::volume("flush".as_ref(), "a defect has ended the thread"))
+        })
     }
 }
 
@@ -147,7 +163,7 @@ impl Leaving {
         (!self.is_cut && self.flush.drained.is_some()).then_some(self.deadline)
     }
 
-    /// Continues; returns whether the exports are closed but for their last reference.
+    /// Continues; returns whether the exports are closed.
     fn go_on(&mut self, now: Instant, connections: &Threads) -> bool {
         self.doors.iter_mut().for_each(|door| door.front_end.join_ended());
         let is_served = connections.any(|of| self.has(of))
@@ -158,27 +174,23 @@ impl Leaving {
             self.doors.iter().for_each(|door| door.front_end.shut_down(|_| true));
         }
         if !is_served && let Some(drained) = self.flush.drained.take() {
-            let _ = drained.send(());
+            let exports = std::mem::take(&mut self.exports);
+            let _ = drained.send((exports, std::mem::take(&mut self.doors)));
         }
         self.flush.has_ended.load(Ordering::Acquire)
     }
 
-    /// Closes the exports, and reports it.
+    /// Reports the end.
     fn end(self) {
-        let Self { exports, doors, flush, outcome, .. } = self;
-        let flushed = flush.thread.join().unwrap_or_else(|_| {
-            Err(Error::volume("flush".as_ref(), "a defect has ended the thread"))
-        });
-        drop((exports, doors));
-        let _ = outcome.send(flushed);
+        let _ = self.outcome.send(self.flush.end());
     }
 
-    /// At the end of the server: the volumes that it must flush itself.
-    pub(super) fn abandon(self) -> Vec<Arc<Volume>> {
+    /// At the end of the server: the volumes that it must flush itself, and the result of those
+    /// that are flushed already.
+    pub(super) fn abandon(self) -> (Vec<Arc<Volume>>, Result<(), Error>) {
         let Self { exports, mut flush, .. } = self;
         flush.drained = None;
-        let _ = flush.thread.join();
-        distinct(&exports)
+        (distinct(&exports), flush.end())
     }
 
     /// Lets bios start without tokens.

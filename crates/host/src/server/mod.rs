@@ -377,8 +377,12 @@ impl Server {
         // Before waiting for control answers: a hanging answer costs no data.
         let removed = std::mem::take(&mut self.leaving);
         let mut all = volumes.clone();
-        all.extend(removed.into_iter().flat_map(Leaving::abandon));
-        let flushed = flush_all(&all);
+        let mut flushed = Ok(());
+        for (volumes, outcome) in removed.into_iter().map(Leaving::abandon) {
+            all.extend(volumes);
+            flushed = flushed.and(outcome);
+        }
+        let flushed = flushed.and(flush_all(&all));
         let deadline = Instant::now() + ANSWERS_LIMIT;
         self.controls.drain(..).for_each(|control| control.end(deadline));
         flushed.and(waited).and(stopped)
