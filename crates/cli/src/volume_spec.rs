@@ -613,6 +613,21 @@ impl Unlocked {
 }
 
 impl VolumeSpec {
+    /// The files that requests or commands write: image or device, detached header.
+    pub(crate) fn disks(&self) -> Vec<&Path> {
+        let header = match &self.kind {
+            VolumeFormat::Table => return Vec::new(),
+            VolumeFormat::Luks(luks) => luks.header.as_deref(),
+            VolumeFormat::Plain(_) | VolumeFormat::Tcrypt(_) | VolumeFormat::Bitlk(_) => None,
+        };
+        std::iter::once(self.path.as_path()).chain(header).collect()
+    }
+
+    /// The file of a table.
+    pub(crate) fn table(&self) -> Option<&Path> {
+        matches!(self.kind, VolumeFormat::Table).then_some(&self.path)
+    }
+
     /// Files of the volume: image, device or table, detached header, key file.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         let header = match &self.kind {

@@ -5,6 +5,7 @@
 
 use std::env;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,12 +71,13 @@ impl KeyCommand {
     }
 
     /// The files that the command consists of, as far as its words show them: the program, which is
-    /// searched in `PATH`, and each word that is the path of a file.
+    /// searched in `PATH`, and each word that is the path of a file, or could be one later.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let (program, arguments) = self.words.split_first().expect("checked: there is a program");
         let mut files = programs(program);
-        files.extend(arguments.iter().map(PathBuf::from).filter(|path| path.exists()));
+        let arguments = arguments.iter().map(PathBuf::from);
+        files.extend(arguments.filter(|path| path.is_absolute() || path.exists()));
         files
     }
 
@@ -99,8 +101,8 @@ impl KeyCommand {
     }
 }
 
-/// The path of a program. A program that is searched is the first one of these paths that exists,
-/// so a new file at an earlier one would take its place.
+/// The path of a program. A program that is searched is the first one of these paths that can be
+/// executed, so a new file at an earlier one, or a new mode of it, would take its place.
 fn programs(program: &str) -> Vec<PathBuf> {
     if program.contains('/') {
         return vec![program.into()];
@@ -109,11 +111,15 @@ fn programs(program: &str) -> Vec<PathBuf> {
     let mut searched: Vec<PathBuf> = Vec::new();
     for folder in env::split_paths(&folders) {
         searched.push(folder.join(program));
-        if searched.last().is_some_and(|path| Path::is_file(path)) {
+        if searched.last().is_some_and(|path| is_executable(path)) {
             break;
         }
     }
     searched
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// Splits a text into words. Single quotes keep every character; a backslash keeps the next one,

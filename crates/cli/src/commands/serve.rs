@@ -51,6 +51,7 @@ mod reload;
 pub(crate) mod sandbox;
 mod service_manager;
 pub(crate) mod sockets;
+mod steps;
 pub(crate) mod tls;
 mod vhost_user;
 

@@ -3,21 +3,18 @@
 //! A server that is killed leaves its disks waiting ([`blockyard::Server::ublk`]). The next one
 //! would wait for itself if it needed a file of such a disk before it serves it.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use blockyard_host::fuse::{Mount, Mounts};
 use rustix::fs::{major, minor};
 
 use super::ServeArgs;
 use super::at_export;
+use super::steps::find_step;
 use crate::config::ExportSpec;
 use crate::failure::Failure;
-
-/// Limit of symbolic links in a path: the kernel's.
-const LINKS_MAX: usize = 40;
 
 /// Checks that no file of an export is reached through a file system of a disk of these exports.
 /// Touches no file of such a file system, which would wait.
@@ -58,35 +55,9 @@ fn disk_of(number: u32) -> Option<OwnDisk> {
     Some(OwnDisk { path, device: format!("{}:{}", major(device), minor(device)) })
 }
 
-/// The disk below the path, or below a link on the way. Links are followed here, so that no step is
-/// taken on the disk.
+/// The disk below the path, or below a link on the way. No step is taken on the disk.
 fn own_disk<'a>(path: &Path, mounts: &[Mount], disks: &'a [OwnDisk]) -> Option<&'a OwnDisk> {
-    let absolute = std::path::absolute(path).ok()?;
-    let steps = |path: &Path| -> Vec<PathBuf> {
-        path.components().map(|step| PathBuf::from(step.as_os_str())).collect()
-    };
-    let mut left: VecDeque<PathBuf> = steps(&absolute).into();
-    let mut at = PathBuf::new();
-    let mut links = 0;
-    while let Some(step) = left.pop_front() {
-        if step.components().next() == Some(Component::ParentDir) {
-            at.pop();
-            continue;
-        }
-        at.push(step);
-        if let Some(disk) = disk_below(&at, mounts, disks) {
-            return Some(disk);
-        }
-        if let Ok(to) = fs::read_link(&at) {
-            links += 1;
-            if links > LINKS_MAX {
-                return None;
-            }
-            at.pop();
-            steps(&to).into_iter().rev().for_each(|step| left.push_front(step));
-        }
-    }
-    None
+    find_step(path, |step| disk_below(step, mounts, disks))
 }
 
 fn disk_below<'a>(at: &Path, mounts: &[Mount], disks: &'a [OwnDisk]) -> Option<&'a OwnDisk> {

@@ -12,10 +12,12 @@ use blockyard::Volume;
 use blockyard::keys::KeyCommand;
 use blockyard::sandbox::{self, Needs, Parts, Place, Reach};
 use blockyard_host::broker::Broker;
+use blockyard_host::remote::is_remote;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Deserialize;
 
 use super::lifetime::Running;
+use super::steps::find_step;
 use super::{Plan, ServeArgs, Serving};
 use crate::disk_spec::DiskSocket;
 use crate::failure::{Failure, printable};
@@ -136,9 +138,11 @@ impl Serving<'_> {
             );
         }
         let mut needs = plan.needs(volumes)?;
-        if args.config.is_some() {
+        if let Some(config) = &args.config {
             plan.add_reloads(&mut needs);
-            plan.check_commands(&needs)?;
+            let writable = writable(&needs);
+            plan.check_commands(&writable)?;
+            plan.warn_of_texts(config, &writable);
         }
         let parts = sandbox::start(&needs).map_err(|error| {
             Failure::failed(format!("{error}; --sandbox off starts the server without"))
@@ -190,10 +194,11 @@ impl Plan {
     fn add_reloads(&self, needs: &mut Needs) {
         needs.opens_volumes();
         for spec in &self.exports {
-            for path in spec.volume.paths() {
-                let is_key = spec.volume.key.path() == Some(path);
-                let is_read = spec.read_only || is_key;
-                needs.add(path, if is_read { Reach::Read } else { Reach::Everything });
+            let written = if spec.read_only { Vec::new() } else { spec.volume.disks() };
+            let files = spec.volume.paths().into_iter().filter(|path| !is_remote(path));
+            for path in files {
+                let reach = if written.contains(&path) { Reach::Everything } else { Reach::Read };
+                needs.add(path, reach);
             }
         }
         self.fixed.tls.paths().for_each(|path| needs.add(path, Reach::Read));
@@ -201,27 +206,39 @@ impl Plan {
 
     /// Refuses a key command that the server could change: the broker starts it outside of the
     /// sandbox.
-    fn check_commands(&self, needs: &Needs) -> Result<(), Failure> {
-        let writable = needs.places.iter().filter(|place| place.reach == Reach::Everything);
-        let writable: Vec<_> =
-            writable.filter_map(|place| Some((place, place.path.canonicalize().ok()?))).collect();
+    fn check_commands(&self, writable: &[PathBuf]) -> Result<(), Failure> {
         for spec in &self.exports {
             let KeySource::Command(command) = &spec.volume.key.source else { continue };
             for file in command.files() {
-                let paths = paths_of(&file);
-                let hit = |(_, place): &&(_, PathBuf)| paths.iter().any(|p| p.starts_with(place));
-                let Some((place, _)) = writable.iter().find(hit) else { continue };
+                let Some(place) = place_of(&file, writable) else { continue };
                 return Err(Failure::failed(format!(
                     "exports.{}: key_command: the sandbox permits the server to write {}, and the \
                      command uses {}: a server that is taken over could change it, and a reload \
                      starts it outside of the sandbox. Move the file, or permit another folder",
                     printable(&spec.name),
-                    place.path.display(),
+                    place.display(),
                     file.display(),
                 )));
             }
         }
         Ok(())
+    }
+
+    /// Warns of a configuration or a table that the server could change: the next start reads it
+    /// outside of the sandbox.
+    fn warn_of_texts(&self, config: &Path, writable: &[PathBuf]) {
+        let tables = self.exports.iter().filter_map(|spec| spec.volume.table());
+        for file in std::iter::once(config).chain(tables) {
+            if let Some(place) = place_of(file, writable) {
+                say(&format!(
+                    "warning: the sandbox permits the server to write {}, and {} lies there: a \
+                     server that is taken over could change it, and the next start obeys it. Move \
+                     the file, or permit another folder",
+                    place.display(),
+                    file.display(),
+                ));
+            }
+        }
     }
 
     fn needs(&self, volumes: &[Volume]) -> Result<Needs, Failure> {
@@ -244,20 +261,46 @@ impl Plan {
     }
 }
 
-/// The path of a name and that of its file: both may be replaced, and one may be a link.
-fn paths_of(file: &Path) -> Vec<PathBuf> {
-    let name = file.file_name().unwrap_or_default();
-    let folder = match file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let folder = folder.canonicalize().map(|folder| folder.join(name));
-    folder.into_iter().chain(file.canonicalize()).collect()
+/// Places that the server may write, without links in their paths.
+fn writable(needs: &Needs) -> Vec<PathBuf> {
+    let places = needs.places.iter().filter(|place| place.reach == Reach::Everything);
+    places.filter_map(|place| place.path.canonicalize().ok()).collect()
+}
+
+/// The place that a path, or a link on the way, lies in. A file that does not exist could be made
+/// there.
+fn place_of<'a>(path: &Path, places: &'a [PathBuf]) -> Option<&'a PathBuf> {
+    find_step(path, |step| places.iter().find(|place| step.starts_with(place)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn file_that_the_server_could_replace_is_found_behind_links_and_before_it_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("open/sub")).unwrap();
+        fs::create_dir_all(root.join("closed")).unwrap();
+        symlink(root.join("closed"), root.join("open/closed")).unwrap();
+        symlink(root.join("open/sub"), root.join("closed/sub")).unwrap();
+        symlink("sub/key", root.join("closed/key")).unwrap();
+        symlink("key", root.join("closed/chain")).unwrap();
+        let places = [root.join("open")];
+        let is_found = |path: &str| place_of(&root.join(path), &places).is_some();
+        let found =
+            ["open/key", "open/none/yet/key", "open/closed/key", "closed/sub/key", "closed/chain"];
+        for path in found {
+            assert!(is_found(path), "{path}");
+        }
+        for path in ["closed/other", "opened/key", "closed/none/../other"] {
+            assert!(!is_found(path), "{path}");
+        }
+    }
 
     #[test]
     fn kernel_without_a_part_is_refused_only_if_all_are_required() {
