@@ -495,6 +495,29 @@ fn mount_whose_broker_is_stopped_ends() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
+/// The broker passes no signal on to the driver, and the mount must end all the same.
+#[test]
+fn mount_with_a_driver_whose_broker_is_stopped_ends() {
+    let home = Home::new();
+    if !home.ext4() {
+        return;
+    }
+    let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    let driver = pidfd_open(mount.child_pid(), PidfdFlags::empty()).unwrap();
+    let broker = child_of(mount.pid()).unwrap();
+    kill_process(broker, Signal::STOP).unwrap();
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    let process = pidfd_open(mount.pid(), PidfdFlags::empty()).unwrap();
+    wait_for_end(&process);
+    kill_process(broker, Signal::CONT).unwrap();
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("does not answer"), "{said}");
+    wait_for_end(&driver);
+    home.ok(&["umount", "dir"]);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
 /// A user may rename a folder above a mount of root, and give its name to another one.
 #[test]
 fn only_the_own_mount_is_unmounted() {

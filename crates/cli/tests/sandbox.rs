@@ -78,6 +78,22 @@ fn server_whose_broker_does_not_answer_ends_in_order() {
     kill_process(broker, Signal::KILL).unwrap();
 }
 
+/// The server itself may not end the command, so it does not wait for it.
+#[test]
+fn server_of_a_command_ends_without_its_broker() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&[&WORDS[..], &["--run", "exec sleep 1000"]].concat());
+    assert!(status(&lab)["sandbox"]["seccomp"].as_bool().unwrap());
+    // The server starts the broker first.
+    let [broker, command] = children(&server)[..] else { panic!("two children") };
+    let all = [broker, command].map(|child| Pid::from_raw(child).unwrap());
+    kill_process(all[0], Signal::KILL).unwrap();
+    let code = server.stop(Signal::TERM).code();
+    kill_process(all[1], Signal::KILL).unwrap();
+    assert_eq!(code, Some(1));
+}
+
 #[test]
 fn sandbox_that_is_off_changes_nothing() {
     let lab = Lab::new();

@@ -235,13 +235,18 @@ impl Driver {
         if was_running && !self.has_ended(end_limit) {
             // Programs use the mount. The drivers write back and end on this signal.
             self.tell(Signal::TERM);
-            if !self.has_ended(WRITE_BACK_LIMIT) {
+            if !self.has_lost_its_broker() && !self.has_ended(WRITE_BACK_LIMIT) {
                 self.tell(Signal::KILL);
             }
         }
         if is_alone {
             // Its status went with the broker. The error for the user is that of the broker.
             return Ok(());
+        }
+        if self.has_lost_its_broker() {
+            // It has passed on no signal. Its own end, or ours, ends the driver.
+            let problem = format!("the process that ends the driver {} does not answer", self.name);
+            return Err(Error::mount(&self.place, problem));
         }
         let status = self.wait().map_err(|error| Error::mount(&self.place, error.to_string()))?;
         let was_ended_by_us = self.is_told && status.signal() != Some(Signal::KILL.as_raw());

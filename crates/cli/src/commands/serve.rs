@@ -11,6 +11,7 @@
 //! During the questions for passphrases Ctrl-C simply ends the program; signals are blocked before
 //! the first thread starts, and so in every thread.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -367,10 +368,11 @@ fn serve(
             }
         },
     });
+    let is_told = Cell::new(true);
     let terminate = || {
         stop_programs();
         match (outside, &running) {
-            (Some(outside), _) => outside.stop(),
+            (Some(outside), _) => is_told.set(outside.stop()),
             (None, Some(running)) => running.terminate(),
             (None, None) => {}
         }
@@ -381,7 +383,7 @@ fn serve(
         tell_service_manager(&[NotifyState::Stopping]);
         terminate();
     });
-    let code = running.map_or(Ok(ExitCode::SUCCESS), Running::exit_code);
+    let code = running.map_or(Ok(ExitCode::SUCCESS), |running| running.exit_code(is_told.get()));
     // The recording may have been stopped already.
     if let Some(volume) = recorded
         && let Some(recorded) = volume.stop_recording()?

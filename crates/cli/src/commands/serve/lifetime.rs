@@ -109,10 +109,18 @@ impl Running {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
-    /// Waits for the end of the command.
-    pub(super) fn exit_code(mut self) -> Result<ExitCode, Failure> {
-        let status = self.child.wait();
+    /// Waits for the end of the command, if that can be expected: only the process outside of the
+    /// sandbox can end it.
+    pub(super) fn exit_code(mut self, is_told: bool) -> Result<ExitCode, Failure> {
+        let status = if is_told { self.child.wait().map(Some) } else { self.child.try_wait() };
         let status = status.map_err(|error| Failure::failed(format!("--run: {error}")))?;
+        let status = status.ok_or_else(|| {
+            Failure::failed(format!(
+                "--run: the process that ends the command has ended, and the command still runs \
+                 (process {})",
+                self.child.id()
+            ))
+        })?;
         Ok(ExitCode::from(code(status)))
     }
 }

@@ -107,10 +107,11 @@ impl Outside {
         Arc::downgrade(&self.0)
     }
 
-    /// Removes sockets, and ends the command of `--run`, at the start of the stop.
-    pub(super) fn stop(&self) {
+    /// Removes sockets, and ends the command of `--run`, at the start of the stop. Returns whether
+    /// the command was told.
+    pub(super) fn stop(&self) -> bool {
         warn_if_failed(self.0.remove_sockets());
-        let _ = self.0.terminate();
+        self.0.terminate().is_ok()
     }
 }
 
