@@ -2,6 +2,7 @@
 //! figure without a comparison says nothing.
 
 mod budget;
+mod cores;
 mod elevators;
 mod engine;
 pub(crate) mod fio;
@@ -53,6 +54,9 @@ enum Benchmark {
     /// fio and `blockyard bench`, alternating: request rates of both generators, and bandwidth on
     /// the same plain file.
     Fio(generator::Args),
+    /// One volume and many on 1 to all CPUs, with one submitter and many, beside the bare cipher, a
+    /// copy in memory, and the pipelines of the kernel.
+    Cores(cores::Args),
     /// CPU time per request and memory per connection, with growing numbers of connections, exports
     /// and volumes.
     Scale(scale::Args),
@@ -89,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Benchmark::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         Benchmark::Engine(args) => engine::run(args),
         Benchmark::Fio(args) => generator::run(args),
+        Benchmark::Cores(args) => cores::run(args),
         Benchmark::Scale(args) => scale::run(args),
         Benchmark::Tune(args) => tune::run(args),
         Benchmark::Floor(args) => floor::run(args),
@@ -111,6 +116,7 @@ fn smoke() -> Result<()> {
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;
+    cores::run(&cores::Args::smoke())?;
     tune::run(&tune::Args::smoke())?;
     floor::run(&floor::Args::smoke())?;
     engine::run(&engine::Args::smoke())

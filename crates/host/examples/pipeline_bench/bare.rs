@@ -4,7 +4,7 @@ use blockyard_crypt::cipher::{CipherSpec, Hints, SectorCipher};
 use blockyard_engine::bio::Op;
 use blockyard_host::memory::Region;
 
-use super::cell::{Places, Sample, timed};
+use super::round::{Places, Sample, timed};
 use super::{CIPHER, Error, Job, SIZE_BYTES, key};
 
 /// A submitter's buffers.

@@ -22,6 +22,7 @@
 
 mod bare;
 mod cell;
+mod round;
 mod table;
 
 use std::io::Write;
@@ -39,7 +40,8 @@ use blockyard_host::volume::{PipelineChoice, Volume, VolumeOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use self::bare::Bare;
-use self::cell::{Cell, Sample};
+use self::cell::Cell;
+use self::round::Sample;
 
 /// Larger than a last-level cache.
 const SIZE_BYTES: u64 = 64 << 20;
@@ -254,7 +256,7 @@ fn measure(
                     _ => {
                         let variant = &variants[at - 2];
                         let mut bench = Bench::new(image, variant, placement.submitters())?;
-                        cell::measure(&mut bench.clients, &job)
+                        round::measure(&mut bench.clients, &job)
                     }
                 };
             }
