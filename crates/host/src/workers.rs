@@ -9,21 +9,70 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{IoContext, Sample};
+use blockyard_engine::bio::{BlkStatus, IoContext, Sample};
 use blockyard_engine::dm::crypt::pipeline::Load;
-use blockyard_engine::sq::Cqe;
+use blockyard_engine::sq::{Cqe, Owner, Token};
 use blockyard_engine::time::Nanos;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::completions::CompletionQueue;
 use crate::fused::Scratch;
-use crate::process;
 use crate::stages::{self, Span, Stage, Timed};
 use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
+use crate::{poll, process};
+
+/// Hand-overs of a measurement, and the pause before each, in which the worker falls asleep. Ours:
+/// two milliseconds in all.
+const MEASURED_HAND_OVERS: usize = 12;
+const MEASURED_PAUSE: Duration = Duration::from_micros(50);
+/// A hand-over that cannot be measured, and the limits of a measured one: threads need microseconds
+/// for it anywhere, and a machine that is busy now may be idle later.
+const USUAL_ROUND_TRIP_NS: u64 = 40_000;
+const ROUND_TRIP_MIN_NS: u64 = 4_000;
+const ROUND_TRIP_MAX_NS: u64 = 100_000;
+
+/// Time of a hand-over to a sleeping worker and back on this machine, measured once.
+pub(crate) fn round_trip_ns() -> u64 {
+    static MEASURED: OnceLock<u64> = OnceLock::new();
+    *MEASURED.get_or_init(|| measure_round_trip().unwrap_or(USUAL_ROUND_TRIP_NS))
+}
+
+/// The median of some hand-overs; others were interrupted.
+fn measure_round_trip() -> Option<u64> {
+    let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
+    if workers.threads.is_empty() {
+        return None;
+    }
+    let completions = CompletionQueue::new().ok()?;
+    let mut task = Task::new();
+    let mut cqes = Vec::new();
+    let mut timed = Vec::new();
+    let mut times = Vec::new();
+    for _ in 0..MEASURED_HAND_OVERS {
+        std::thread::sleep(MEASURED_PAUSE);
+        let token = Token { owner: Owner::Shard, index: 0 };
+        let run: Run = Box::new(move |_| Some(Cqe { token, status: BlkStatus::Ok }));
+        let completions = Arc::clone(&completions);
+        let begun = Instant::now();
+        workers.submit(
+            Job { run, completions: Arc::clone(&completions), len_bytes: 0, counted: None },
+            &mut task,
+        );
+        while cqes.is_empty() {
+            poll::readable(&[Some(completions.ready())], None).ok()?;
+            completions.take(&mut cqes, &mut timed);
+        }
+        cqes.clear();
+        times.push(begun.elapsed().as_nanos() as u64);
+    }
+    times.sort_unstable();
+    Some(times[times.len() / 2].clamp(ROUND_TRIP_MIN_NS, ROUND_TRIP_MAX_NS))
+}
 
 /// A thread that runs jobs.
 pub(crate) struct Task {

@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Numbers of CPUs: 1,2,4,8 [default: 1, 2, 4 … all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
+    /// Only shapes with this in their name: one, submitter, volume.
+    #[arg(long, value_name = "TEXT")]
+    shape: Option<String>,
     /// Rounds over all subjects; the tables show medians.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -32,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Show the results in this file, which `--json` wrote, without a measurement.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "rounds", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "shape", "rounds", "json"])]
     from: Option<PathBuf>,
     /// Write the tables and the plot of docs/cores.md.
     #[arg(long)]
@@ -43,7 +46,15 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn smoke() -> Args {
-        Args { cpus: None, rounds: 1, json: None, from: None, page: false, is_smoke: true }
+        Args {
+            cpus: None,
+            shape: None,
+            rounds: 1,
+            json: None,
+            from: None,
+            page: false,
+            is_smoke: true,
+        }
     }
 }
 
@@ -88,6 +99,7 @@ fn measure(args: &Args) -> Result<Run> {
     let rounds = args.rounds.to_string();
     let mut words = vec!["--rounds", &rounds];
     words.extend(args.cpus.iter().flat_map(|list| ["--cpus", list]));
+    words.extend(args.shape.iter().flat_map(|shape| ["--shape", shape]));
     words.extend(args.is_smoke.then_some("--smoke"));
     let machine = machine::describe();
     progress("one volume and many, on growing numbers of CPUs");

@@ -11,7 +11,8 @@
 //! The cipher and the copy have a thread for each CPU in every shape. All subjects run in each
 //! round, in turns; a line has the medians, as JSON. `cargo x bench cores` makes tables and plots.
 //!
-//! `--cpus 1,2,4`: numbers of CPUs; `--rounds N`; `--smoke`: one short round.
+//! `--cpus 1,2,4`: numbers of CPUs; `--shape` with a part of its name; `--rounds N`; `--smoke`: one
+//! short round.
 
 #[path = "../pipeline_bench/bare.rs"]
 mod bare;
@@ -214,6 +215,7 @@ fn main() -> Result<(), Error> {
     let is_smoke = words.iter().any(|word| word == "--smoke");
     let rounds: usize =
         after("--rounds").map_or(Ok(if is_smoke { 1 } else { 5 }), |n| n.parse())?;
+    let wanted = after("--shape").unwrap_or_default();
     let all = sched_getaffinity(None)?;
     let there = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect::<Vec<_>>();
     let counts = match after("--cpus") {
@@ -230,29 +232,31 @@ fn main() -> Result<(), Error> {
         let mut some = CpuSet::new();
         there[..count].iter().for_each(|cpu| some.set(*cpu));
         sched_setaffinity(None, &some)?;
-        measure(count, rounds, is_smoke)?;
+        for shape in [Shape::One, Shape::Submitters, Shape::Volumes] {
+            if shape.name().contains(&wanted) {
+                measure(count, shape, rounds, is_smoke)?;
+            }
+        }
     }
     Ok(())
 }
 
-/// Measures all jobs on so many CPUs.
-fn measure(count: usize, rounds: usize, is_smoke: bool) -> Result<(), Error> {
-    for shape in [Shape::One, Shape::Submitters, Shape::Volumes] {
-        let mut subjects = subjects(shape, count)?;
-        for job in JOBS.iter().filter(|job| job.shape == shape) {
-            let requests = if is_smoke { job.requests / 16 } else { job.requests };
-            let job = Job { requests, ..*job };
-            let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
-            for round in 0..rounds {
-                for at in 0..subjects.len() {
-                    // Another subject begins each round.
-                    let at = (at + round) % subjects.len();
-                    samples[at].push(subjects[at].measure(&job));
-                }
+/// Measures the jobs of a shape on so many CPUs.
+fn measure(count: usize, shape: Shape, rounds: usize, is_smoke: bool) -> Result<(), Error> {
+    let mut subjects = subjects(shape, count)?;
+    for job in JOBS.iter().filter(|job| job.shape == shape) {
+        let requests = if is_smoke { job.requests / 16 } else { job.requests };
+        let job = Job { requests, ..*job };
+        let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
+        for round in 0..rounds {
+            for at in 0..subjects.len() {
+                // Another subject begins each round.
+                let at = (at + round) % subjects.len();
+                samples[at].push(subjects[at].measure(&job));
             }
-            for (subject, samples) in subjects.iter().zip(&samples) {
-                print(count, &job, subject.name(), samples);
-            }
+        }
+        for (subject, samples) in subjects.iter().zip(&samples) {
+            print(count, &job, subject.name(), samples);
         }
     }
     Ok(())

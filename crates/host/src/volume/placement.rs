@@ -18,12 +18,8 @@ use crate::Error;
 use crate::backend::{Device, KeyedCipher};
 use crate::file::BackingKind;
 use crate::pages::BounceChoice;
-use crate::workers::{WorkerConfig, Workers};
+use crate::workers::{WorkerConfig, Workers, round_trip_ns};
 
-/// Cost of a single hand-over to a worker and back: 4 to 20 µs each way in measurements (`cargo x
-/// bench engine` prints the effect of workers on a machine). A lone bio whose cipher takes less
-/// stays on its thread.
-const WORKER_ROUND_TRIP_NS: u64 = 40_000;
 /// A cipher that is faster than a hand-over even for this length needs no worker.
 const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
 /// Minimum length of parts in the relevant cases: a piece of I/O.
@@ -109,8 +105,9 @@ impl Builder<'_> {
             return Ok(Choice::Fixed(pipeline));
         }
         let cipher_ns = measured_ns(cipher);
-        let pays_from_bytes =
-            (WORKER_ROUND_TRIP_NS * PART_BYTES / cipher_ns).next_multiple_of(4096);
+        // A lone bio whose cipher takes less than a hand-over stays on its thread.
+        let hand_over_ns = round_trip_ns();
+        let pays_from_bytes = (hand_over_ns * PART_BYTES / cipher_ns).next_multiple_of(4096);
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
         let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
         self.placement.workers.unbound = self.placement.workers.unbound.max(workers);
@@ -124,7 +121,6 @@ impl Builder<'_> {
         // Writes through the page cache are sorted by the kernel.
         let seeks = device.is_some_and(|device| queues && device.file.facts().rotational);
         let part_bytes = PART_BYTES;
-        let hand_over_ns = WORKER_ROUND_TRIP_NS;
         self.described.adaptive.push(AdaptiveStatus {
             cipher_ns,
             part_bytes,

@@ -238,10 +238,10 @@ impl Facts {
 /// Bytes that pay for a hand-over to an awake worker, on any machine.
 const AWAKE_MIN_BYTES: u64 = 16 << 10;
 
-/// Longest part that can be fanned out, in multiples of the least one that pays. Our choice: a
-/// hand-over takes a fifth of such a part's time, and a long request ends soon after its other
-/// parts.
-const FANNED_OUT_MAX: u32 = 4;
+/// Longest part that can be fanned out, in multiples of the least one that pays. Ours, measured
+/// with a lone request of 1 MiB on 4 and 16 CPUs (docs/cores.md): shorter parts take more CPU time,
+/// and of longer ones a request has too few.
+const FANNED_OUT_MAX: u32 = 2;
 
 impl Adaptive {
     /// Length from which the decision depends on the load. A shorter lone part always stays inline.
