@@ -22,6 +22,7 @@ mod peers;
 mod qemu;
 mod rbd;
 mod service;
+mod stores;
 mod tls;
 mod tokens;
 mod traces;
@@ -56,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     clients::run(&mut cases, &lab);
     tls::run(&mut cases, &lab);
     rbd::run(&mut cases, &lab);
+    stores::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
     machines::run(&mut cases, &lab);
     qemu::run(&mut cases, &lab, args.rounds);
