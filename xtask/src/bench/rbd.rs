@@ -1,6 +1,7 @@
 //! `cargo x bench rbd`: images of a small Ceph cluster on this machine, rounds interleaved.
 //!
-//! Blockyard encrypts, in `blockyard bench` and behind `serve`. fio's engine has the same library
+//! Blockyard encrypts, in `blockyard bench`, behind `serve`, and behind two processes of which only
+//! one has keys. QEMU encrypts on its own driver, if it is installed. fio's engine has the same library
 //! and no encryption: its CPU time is the price of librbd. CPU time is that of all threads of the
 //! program, and of its server if there is one. The cluster's own processes share the CPUs, so rates
 //! are low and CPU time is the figure to compare.
@@ -10,13 +11,16 @@ use super::table::{self, Sample};
 use super::{machine, progress};
 use crate::ceph::{Cluster, POOL};
 use crate::lab::{Lab, Server};
-use crate::process::Watched;
+use crate::process::{Watched, until};
 use crate::tools::{self, tool};
 use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::json;
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::Duration;
 
 const JOBS: &[Job] = &[
     Job { name: "read 4 KiB q32", rw: "randread", block: "4k", depth: 32, connections: 1 },
@@ -59,7 +63,7 @@ struct Program {
     name: &'static str,
     /// Its client, without the job.
     client: Box<dyn Fn() -> Command>,
-    server: Option<Watched>,
+    servers: Vec<Watched>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -71,7 +75,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let cluster = Cluster::start(&lab)?;
     let machine = machine::describe();
     machine::print(&machine);
-    let (programs, _served) = programs(&lab, &cluster, args)?;
+    let servers = servers(&lab, &cluster, args)?;
+    let programs = programs(&lab, &cluster, &servers);
     let samples = measure(&programs, &jobs, args)?;
     println!("\n=== {} rounds of {} s, medians; x: of {PLAIN}", args.rounds, args.seconds);
     let mut medians = Vec::new();
@@ -92,24 +97,94 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Makes the images, and the programs with their servers.
-fn programs(lab: &Lab, cluster: &Cluster, args: &Args) -> Result<(Vec<Program>, Server)> {
+/// Servers, which end with the value.
+struct Servers {
+    /// One process; then one that passes ciphertext on, and one with the keys.
+    ours: [Server; 3],
+    qemu: Option<(Child, PathBuf)>,
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if let Some((qemu, _)) = &mut self.qemu {
+            let _ = qemu.kill();
+            let _ = qemu.wait();
+        }
+    }
+}
+
+/// Makes the images, and starts the servers.
+fn servers(lab: &Lab, cluster: &Cluster, args: &Args) -> Result<Servers> {
     let pass = lab.pass().display().to_string();
     let cheap = ["--pbkdf-memory", "32", "--pbkdf-force-iterations", "4", "--batch-mode"];
-    for image in ["inside", "served", "plain"] {
-        // The header takes 16 MiB.
-        let name = cluster.image(image, args.size + 16)?;
+    // The header takes 16 MiB.
+    let size_mib = args.size + 16;
+    for image in ["inside", "served", "two", "plain"] {
+        let name = cluster.image(image, size_mib)?;
         if image != "plain" {
             let format = ["format", &name, "--key-file", &pass];
             tools::run(&mut lab.blockyard(&[&format[..], &cheap].concat()))?;
         }
     }
-    let server = lab.serve("rbd", &[&cluster.name("served", ""), "--key-file", &pass])?;
+    let one = lab.serve("rbd", &[&cluster.name("served", ""), "--key-file", &pass])?;
+    let sectors = u64::from(size_mib) << 11;
+    let line = format!("0 {sectors} linear {} 0\n", cluster.name("two", ""));
+    let table = lab.write("rbd.table", line)?.display().to_string();
+    let raw = lab.serve("raw", &["--table", &table, "--sandbox", "off"])?;
+    let keys = lab.serve("keys", &[&raw.uri(), "--key-file", &pass])?;
+    let qemu = match qemu(lab, cluster, size_mib) {
+        Ok(qemu) => Some(qemu),
+        Err(error) => {
+            println!("qemu is left out: {error:#}");
+            None
+        }
+    };
+    Ok(Servers { ours: [one, raw, keys], qemu })
+}
+
+/// QEMU's encryption on its own driver of images, behind a socket.
+fn qemu(lab: &Lab, cluster: &Cluster, size_mib: u32) -> Result<(Child, PathBuf)> {
+    let secret = format!("secret,id=pass,file={}", lab.pass().display());
+    let conf = cluster.conf();
+    let conf = conf.display();
+    let mut create = tool("qemu-img");
+    create.args(["create", "-q", "-f", "luks", "--object", &secret]);
+    create.args(["-o", "key-secret=pass,iter-time=10"]);
+    create.arg(format!("rbd:{POOL}/qemu:conf={conf}")).arg(format!("{size_mib}M"));
+    tools::run(&mut create)?;
+    let socket = lab.path("rbd-qemu.sock");
+    let mut qemu = tools::daemon("qemu-storage-daemon");
+    qemu.args(["--object", &secret]);
+    let image = format!("driver=rbd,pool={POOL},image=qemu,conf={conf},node-name=image");
+    qemu.args(["--blockdev", &image]);
+    qemu.args(["--blockdev", "driver=luks,file=image,key-secret=pass,node-name=disk"]);
+    qemu.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    qemu.args(["--export", "nbd,id=nbd,node-name=disk,name=disk,writable=on"]);
+    let log = File::create(lab.path("rbd-qemu.log"))?;
+    qemu.stdout(log.try_clone()?).stderr(log);
+    let child = qemu.spawn()?;
+    let opened = until(Duration::from_secs(20), || UnixStream::connect(&socket).is_ok());
+    ensure!(opened, "{}", fs::read_to_string(lab.path("rbd-qemu.log"))?.trim());
+    Ok((child, socket))
+}
+
+/// A client of a server.
+fn of_nbd(uri: String) -> Box<dyn Fn() -> Command> {
+    Box::new(move || {
+        let mut fio = tool("fio");
+        fio.args(["--ioengine=nbd", "--name=job", "--output-format=json"]);
+        fio.arg(format!("--uri={uri}"));
+        fio
+    })
+}
+
+fn programs(lab: &Lab, cluster: &Cluster, servers: &Servers) -> Vec<Program> {
+    let pass = lab.pass().display().to_string();
     let inside = cluster.name("inside", "");
     let conf = cluster.conf();
-    let uri = server.uri();
     let binary = lab.binary().to_owned();
-    let programs = vec![
+    let [one, raw, keys] = &servers.ours;
+    let mut programs = vec![
         Program {
             name: "blockyard bench",
             client: Box::new(move || {
@@ -118,31 +193,38 @@ fn programs(lab: &Lab, cluster: &Cluster, args: &Args) -> Result<(Vec<Program>, 
                 bench.args(["--ioengine=libaio"]);
                 bench
             }),
-            server: None,
+            servers: Vec::new(),
         },
         Program {
             name: "blockyard serve, fio nbd",
-            client: Box::new(move || {
-                let mut fio = tool("fio");
-                fio.args(["--ioengine=nbd", "--name=job", "--output-format=json"]);
-                fio.arg(format!("--uri={uri}"));
-                fio
-            }),
-            server: Some(server.process()),
+            client: of_nbd(one.uri()),
+            servers: vec![one.process()],
         },
         Program {
-            name: PLAIN,
-            client: Box::new(move || {
-                let mut fio = tool("fio");
-                fio.env("CEPH_CONF", &conf).args(["--ioengine=rbd", "--clientname=admin"]);
-                fio.args(["--name=job", "--output-format=json", "--rbdname=plain"]);
-                fio.arg(format!("--pool={POOL}"));
-                fio
-            }),
-            server: None,
+            name: "in two processes, fio nbd",
+            client: of_nbd(keys.uri()),
+            servers: vec![raw.process(), keys.process()],
         },
     ];
-    Ok((programs, server))
+    if let Some((qemu, socket)) = &servers.qemu {
+        programs.push(Program {
+            name: "qemu luks, fio nbd",
+            client: of_nbd(format!("nbd+unix:///disk?socket={}", socket.display())),
+            servers: vec![Watched(qemu.id())],
+        });
+    }
+    programs.push(Program {
+        name: PLAIN,
+        client: Box::new(move || {
+            let mut fio = tool("fio");
+            fio.env("CEPH_CONF", &conf).args(["--ioengine=rbd", "--clientname=admin"]);
+            fio.args(["--name=job", "--output-format=json", "--rbdname=plain"]);
+            fio.arg(format!("--pool={POOL}"));
+            fio
+        }),
+        servers: Vec::new(),
+    });
+    programs
 }
 
 fn measure(programs: &[Program], jobs: &[&Job], args: &Args) -> Result<Vec<Sample>> {
@@ -196,10 +278,11 @@ fn one(program: &Program, job: &Job, args: &Args) -> Result<Sample> {
     })
 }
 
-/// CPU time of all ended clients and of the server.
+/// CPU time of all ended clients and of the servers.
 fn cpu_us(program: &Program) -> Result<f64> {
     let clients = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let us = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;
-    let of_server = program.server.map(Watched::cpu_ns).transpose()?.unwrap_or_default();
-    Ok(us(clients.user_time()) + us(clients.system_time()) + of_server as f64 / 1000.0)
+    let of_servers = program.servers.iter().map(|server| server.cpu_ns());
+    let of_servers = of_servers.sum::<Result<u64, _>>()?;
+    Ok(us(clients.user_time()) + us(clients.system_time()) + of_servers as f64 / 1000.0)
 }
