@@ -1,10 +1,10 @@
 //! `cargo x bench rbd`: images of a small Ceph cluster on this machine, rounds interleaved.
 //!
 //! Blockyard encrypts, in `blockyard bench`, behind `serve`, and behind two processes of which only
-//! one has keys. QEMU encrypts on its own driver, if it is installed. fio's engine has the same library
-//! and no encryption: its CPU time is the price of librbd. CPU time is that of all threads of the
-//! program, and of its server if there is one. The cluster's own processes share the CPUs, so rates
-//! are low and CPU time is the figure to compare.
+//! one has keys. QEMU encrypts on its own driver, if it is installed. fio's engine has the same
+//! library and no encryption: its CPU time is the price of librbd. CPU time is that of all threads
+//! of the program, and of its servers if there are any. The cluster's own processes share the CPUs,
+//! so rates are low and CPU time is the figure to compare.
 
 use super::fio::{self, Job};
 use super::table::{self, Sample};

@@ -80,13 +80,18 @@ fn text(machine: &Value, conditions: &str, rows: &[Row]) -> String {
         field("date"),
         field("cpu"),
         machine["cpus"],
-        field("kernel"),
+        short_version(field("kernel"), '-'),
         field("nbdkit"),
-        field("qemu").replace("qemu-storage-daemon version", "QEMU"),
+        short_version(field("qemu"), '(').replace("qemu-storage-daemon version", "QEMU"),
         field("blockyard"),
     );
     let _ = write!(text, "\n{}", filled(&facts));
     text
+}
+
+/// A version without its distribution's additions.
+fn short_version(text: &str, until: char) -> &str {
+    text.split(until).next().unwrap_or_default().trim()
 }
 
 /// The words in lines of at most 100 characters.
@@ -194,9 +199,10 @@ mod tests {
         assert_eq!(share(&rows[0], 1), None);
         let picture = draw(&rows);
         assert!(picture.contains(">1.50<") && picture.contains(">1.00<"), "{picture}");
-        let machine = serde_json::json!({ "cpus": 2, "cpu": "A CPU" });
+        let machine = serde_json::json!({ "cpus": 2, "cpu": "A CPU", "kernel": "6.18.4-x7" });
         let text = text(&machine, "5 rounds of 2 s", &rows);
         assert!(text.contains("| read 1 MiB, depth 8 "), "{text}");
+        assert!(text.contains("Linux 6.18.4,"), "{text}");
         assert!(text.contains("3000 (140)") && text.contains(" - |"), "{text}");
         assert!(text.lines().all(|line| line.starts_with('|') || line.len() <= 100), "{text}");
     }
