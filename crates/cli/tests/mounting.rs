@@ -409,12 +409,36 @@ fn mount_of_a_killed_process_is_named_and_removed() {
 }
 
 #[test]
+fn refused_file_system_is_repaired_as_a_file() {
+    let home = Home::new();
+    if !home.ext4() || !has("e2fsck") {
+        return;
+    }
+    if !home.mount(&["vol", "dir", "--as-file"]) {
+        return;
+    }
+    // The mount count, without the checksum of the superblock.
+    home.sh("printf '\\377' | dd of=dir/vol bs=1 seek=1076 conv=notrunc");
+    home.ok(&["umount", "dir"]);
+    let refused = home.refused(&["mount", "vol", "dir", "-d", "pass"], 1);
+    assert!(refused.contains("Please run e2fsck"), "{refused}");
+    assert!(refused.contains("`blockyard mount --as-file` shows"), "{refused}");
+    home.ok(&["mount", "vol", "dir", "--as-file", "-d", "pass"]);
+    home.sh("e2fsck -fy dir/vol || test $? = 1");
+    home.ok(&["umount", "dir"]);
+    assert!(home.mount(&["vol", "dir"]));
+    home.ok(&["umount", "dir"]);
+}
+
+#[test]
 fn death_of_either_process_ends_the_other_and_leaves_nothing() {
     let home = Home::new();
     if !home.ext4() {
         return;
     }
     let Some(mount) = home.foreground(&["vol", "dir"]) else { return };
+    // Its first request waits for the superblock, which fuse2fs writes in pieces after the mount.
+    home.sh("ls dir");
     let driver = mount.child_pid();
     kill_process(driver, Signal::KILL).unwrap();
     let (code, said) = mount.end();

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +31,8 @@ const BUSY: &str = "resource busy";
 pub(super) struct Door {
     listener: UnixListener,
     path: PathBuf,
+    /// Inode of the path: a later mount with the device number has another.
+    inode: u64,
     mount: fuse::Mount,
 }
 
@@ -45,7 +48,8 @@ impl Door {
         // The number was that of an earlier mount.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| Error::file(&path, error))?;
-        Ok(Self { listener, path, mount })
+        let inode = inode(&path).map_err(|error| Error::file(&path, error))?;
+        Ok(Self { listener, path, inode, mount })
     }
 
     /// The mount.
@@ -58,7 +62,7 @@ impl Door {
     }
 
     /// Accepts a request and unmounts the place; `None` if the mount goes on.
-    pub(super) fn asker(&self, place: &Path) -> Option<Asker> {
+    pub(super) fn asker(&self) -> Option<Asker> {
         let (mut stream, _) = self.listener.accept().ok()?;
         stream.set_read_timeout(Some(REQUEST_LIMIT)).ok()?;
         let mut request = [0];
@@ -68,8 +72,6 @@ impl Door {
             Err(error) => {
                 let said = error.to_string();
                 let kind = if said.contains(BUSY) { "busy" } else { "error" };
-                // The other program names the place.
-                let said = said.strip_prefix(&format!("{}: ", place.display())).unwrap_or(&said);
                 answer(&stream, &format!("{kind} {said}"));
                 None
             }
@@ -85,8 +87,14 @@ impl AsFd for Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> io::Result<u64> {
+    fs::symlink_metadata(path).map(|found| found.ino())
 }
 
 impl Asker {
@@ -129,7 +137,10 @@ pub(super) fn ask(place: &Path, device: &str, lazy: bool) -> Result<Option<LastU
     stream.write_all(&[if lazy { LAZY } else { IF_UNUSED }]).map_err(failed)?;
     let mut said = String::new();
     stream.read_to_string(&mut said).map_err(failed)?;
-    match said.trim_end().split_once(' ').unwrap_or((said.trim_end(), "")) {
+    let (outcome, problem) = said.trim_end().split_once(' ').unwrap_or((said.trim_end(), ""));
+    // Errors of a mount begin with its place.
+    let problem = problem.strip_prefix(&format!("{}: ", place.display())).unwrap_or(problem);
+    match (outcome, problem) {
         ("ok", _) => Ok(Some(LastUse::Closed)),
         ("in", _) => Ok(Some(LastUse::StillOpen)),
         ("busy", problem) => {
@@ -137,5 +148,35 @@ pub(super) fn ask(place: &Path, device: &str, lazy: bool) -> Result<Option<LastU
         }
         ("error", problem) => Err(Error::mount(place, problem)),
         _ => Err(Error::mount(place, "the process that serves the mount has ended early")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_of_the_next_mount_with_the_device_number_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mount-0:45");
+        let listen = || {
+            let _ = fs::remove_file(&path);
+            let listener = UnixListener::bind(&path).unwrap();
+            let inode = inode(&path).unwrap();
+            let mount = fuse::Mount {
+                device: "0:45".into(),
+                point: "/mnt".into(),
+                kind: "fuse.ext4".into(),
+                source: "home".into(),
+            };
+            Door { listener, path: path.clone(), inode, mount }
+        };
+        let first = listen();
+        // The descriptor keeps the inode of the first from the second.
+        let second = listen();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        assert!(!path.exists());
     }
 }

@@ -222,7 +222,13 @@ impl Driver {
         let lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let said = lines.last().map(|line| line.strip_prefix("error: ").unwrap_or(line));
         let said = said.map_or_else(String::new, |line| format!(": {line}"));
-        format!("the driver {} {how}{said}", self.name)
+        // The file that the driver names has gone with the mount.
+        let remedy = if said.contains("fsck") {
+            " (`blockyard mount --as-file` shows the plaintext as a file, which fsck can repair)"
+        } else {
+            ""
+        };
+        format!("the driver {} {how}{said}{remedy}", self.name)
     }
 
     /// Unmounts its mount and ends the driver.
@@ -272,7 +278,7 @@ impl Driver {
         let Some(mount) = &self.mount else { return Ok(false) };
         let all = Mounts::open().and_then(|mut mounts| mounts.read());
         let all = all.map_err(|error| Error::mount(&self.place, error.to_string()))?;
-        Ok(all.iter().any(|one| one.device == mount.device))
+        Ok(all.iter().any(|one| one.shows_the_same(mount)))
     }
 
     fn tell(&mut self, signal: Signal) {

@@ -364,7 +364,7 @@ impl Parts {
                 return Ok(Cause::PartEnded);
             }
             if is_ready[2]
-                && let Some(asker) = self.door.asker(place)
+                && let Some(asker) = self.door.asker()
             {
                 return Ok(Cause::Asked(asker));
             }

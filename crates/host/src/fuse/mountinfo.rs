@@ -33,6 +33,13 @@ impl Mount {
         self.kind.starts_with("fuse") && self.source == format!("{SOURCE}{}", plain_name(name))
     }
 
+    /// Whether both show one file system. The kernel gives the device number of a file system that
+    /// has gone to the next one.
+    #[must_use]
+    pub fn shows_the_same(&self, other: &Self) -> bool {
+        (&self.device, &self.kind, &self.source) == (&other.device, &other.kind, &other.source)
+    }
+
     /// Its place, by which the broker knows it.
     pub(super) fn place(&self) -> MountedPlace {
         MountedPlace { device: self.device.clone(), point: self.point.clone() }
@@ -133,5 +140,20 @@ mod tests {
         assert_eq!((mount.device.as_str(), mount.source.as_str()), ("0:45", "blockyard:a"));
         assert!(mount.is_ours());
         assert_eq!(parsed(b"36 35 0:45"), None);
+    }
+
+    #[test]
+    fn next_file_system_with_the_device_number_is_another() {
+        let mount = |point: &str, source: &str| Mount {
+            device: "0:45".into(),
+            point: point.into(),
+            kind: "fuse.ext4".into(),
+            source: source.into(),
+        };
+        let ours = mount("/a", "/run/user/7/blockyard/volume-Ab12/volume/home");
+        assert!(ours.shows_the_same(&mount("/b", "/run/user/7/blockyard/volume-Ab12/volume/home")));
+        assert!(
+            !ours.shows_the_same(&mount("/a", "/run/user/7/blockyard/volume-Cd34/volume/home"))
+        );
     }
 }
