@@ -5,7 +5,6 @@ use crate::lab::Lab;
 use crate::process::{Watched, until};
 use crate::tools::{self, tool};
 use anyhow::{Context, Result, ensure};
-use nix::sys::signal::Signal;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -190,11 +189,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sends a signal to a daemon.
-    pub(crate) fn signal(&self, daemon: &str, signal: Signal) -> Result<()> {
+    /// A running daemon.
+    pub(crate) fn daemon(&self, daemon: &str) -> Result<Watched> {
         let child = self.daemons.iter().rev().find(|(name, _)| *name == daemon);
         let (_, child) = child.with_context(|| format!("{daemon} does not run"))?;
-        Watched(child.id()).signal(signal)
+        Ok(Watched(child.id()))
     }
 
     /// Kills a daemon with SIGKILL.

@@ -1,6 +1,6 @@
 //! The kernel's figures about a running server: memory, descriptors, threads, CPU time.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -18,6 +18,26 @@ impl Watched {
 
     pub(crate) fn signal(self, signal: Signal) -> Result<()> {
         kill(self.pid(), signal).with_context(|| format!("{signal} to {}", self.0))
+    }
+
+    /// Stops it, and waits until all of its threads stand still: on another CPU, or before their
+    /// turn on a busy one, they answer requests until they see the signal.
+    pub(crate) fn pause(self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let tasks = format!("/proc/{}/task", self.0);
+        let is_stopped = || -> Result<bool> {
+            for task in fs::read_dir(&tasks)? {
+                let stat = fs::read_to_string(task?.path().join("stat"))?;
+                let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+                if !state.starts_with('T') {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let stopped = until(Duration::from_secs(10), || is_stopped().unwrap_or(false));
+        ensure!(stopped, "process {} does not stop", self.0);
+        Ok(())
     }
 
     /// CPU time of the whole process in nanoseconds, ended threads included. The scheduler's own

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lab::nbd::Nbd;
 use lab::{Lab, Server, noise, text};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
 const LEN_BYTES: usize = 1 << 20;
@@ -216,6 +216,8 @@ fn write_of_a_server_that_stands_still_waits_for_its_end_and_others_go_on() {
         let mut second = paths.client();
         let still = pid(paths.servers[0].as_ref().unwrap());
         kill_process(still, Signal::STOP).unwrap();
+        // A thread on another CPU answers requests until it sees the signal.
+        waitpid(Some(still), WaitOptions::UNTRACED).unwrap();
         let [a, b] = ["a", "b"].map(|name| format!("{TRUSTED}{name}&timeout=1"));
         paths.message(&["fail_path", &b]);
         thread::scope(|scope| {

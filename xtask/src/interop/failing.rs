@@ -142,7 +142,7 @@ fn stopped(lab: &Lab) -> Result<String> {
     let mut near = below.serve(lab, &format!("&timeout={}", TIMEOUT.as_secs()))?;
     let mut client = Raw::connect(near.socket())?;
     client.read(GOOD.offset, GOOD.len).context("before it is stopped")?;
-    below.far.process().signal(Signal::SIGSTOP)?;
+    below.far.process().pause()?;
     for (cookie, kind) in (0..).zip(KINDS) {
         kind.send(&mut client, cookie, Range { offset: cookie << 20, ..GOOD })?;
         if cookie == 0 {

@@ -363,7 +363,7 @@ fn fenced(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
         dump(lab, &name).is_ok_and(|bytes| bytes[..1 << 20].iter().all(|byte| *byte == 0x11))
     });
     ensure!(begun, "the first server writes nothing");
-    old.process().signal(Signal::SIGSTOP)?;
+    old.process().pause()?;
     let new = serve(lab, &cluster.name("paused", "&break-lock=true"), "new")?;
     let want = content::fill(new.socket(), 9)?;
     // A machine that is suspended may wake up after the hour that the cluster has as default.
@@ -423,25 +423,6 @@ fn client_of(lab: &Lab, places: &[Place; 2]) -> Result<Server> {
     lab.serve("client", &["--table", &table])
 }
 
-/// Stops all threads of a server.
-fn pause(server: &Server) -> Result<()> {
-    server.process().signal(Signal::SIGSTOP)?;
-    let tasks = format!("/proc/{}/task", server.process().0);
-    let is_stopped = || -> Result<bool> {
-        for task in fs::read_dir(&tasks)? {
-            let stat = fs::read_to_string(task?.path().join("stat"))?;
-            let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            if !state.starts_with('T') {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    };
-    let stopped = until(Duration::from_secs(10), || is_stopped().unwrap_or(false));
-    ensure!(stopped, "the server does not stop");
-    Ok(())
-}
-
 fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     cluster.image("gateways", SIZE_MIB)?;
     let places = places()?;
@@ -454,7 +435,7 @@ fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let mut standby = Raw::connect(two.socket())?;
     // After its first reply, the gateway has noted the takeovers for this connection.
     standby.read(0, 4096)?;
-    pause(&two)?;
+    two.process().pause()?;
     standby.send(WRITE, 4, Range { offset: 0, len: 65536 }, &[0x10; 65536])?;
     disk.write(0, &[0x11; 65536])?;
     two.process().signal(Signal::SIGCONT)?;
@@ -464,7 +445,7 @@ fn paused_gateway(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     // Another connection of the first gateway writes too, as long as no other one took over.
     late.write(0, &[0x22; 65536])?;
     ensure!(disk.read(0, 65536)? == [0x22; 65536], "two clients of one gateway");
-    pause(&one)?;
+    one.process().pause()?;
     late.send(WRITE, 5, Range { offset: 0, len: 65536 }, &[0x33; 65536])?;
     disk.write(0, &[0x44; 65536])?;
     ensure!(two.log().contains("fences"), "the second gateway fences nobody: {}", two.log());
@@ -649,11 +630,11 @@ fn away(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let server = serve(lab, &cluster.name("away", SHORT), "away")?;
     let want = content::fill(server.socket(), 10)?;
     let mut raw = Raw::connect(server.socket())?;
-    cluster.signal("osd.0", Signal::SIGSTOP)?;
+    cluster.daemon("osd.0")?.pause()?;
     raw.send(WRITE, 1, Range { offset: 0, len: 4096 }, &want[..4096])?;
     let failed = content::read(server.socket());
     let written = raw.reply();
-    cluster.signal("osd.0", Signal::SIGCONT)?;
+    cluster.daemon("osd.0")?.signal(Signal::SIGCONT)?;
     ensure!(failed.is_err(), "a read succeeded without its OSD");
     // No cache of librbd answers it.
     ensure!(written?.1 != 0, "a write was answered without its OSD");
@@ -661,7 +642,7 @@ fn away(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let again = until(Duration::from_secs(30), || {
         content::read(server.socket()).is_ok_and(|bytes| content::same(&bytes, &want).is_ok())
     });
-    ensure!(again, "it does not come back: {}", server.log());
+    ensure!(again, "the data does not come back within 30 s: {}", server.log());
     server.stop()?;
     Ok("an error after the limit, and then the data".into())
 }
@@ -680,7 +661,9 @@ fn resized(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
         Raw::connect(server.socket()).is_ok_and(|raw| raw.len_bytes == want)
     });
     ensure!(grown, "after the image has grown: {}", server.log());
-    ensure!(server.log().contains("bytes now"), "{}", server.log());
+    // The size is served before it is said.
+    let said = until(Duration::from_secs(20), || server.log().contains("bytes now"));
+    ensure!(said, "the new size is not said: {}", server.log());
     content::fill(server.socket(), 11)?;
     tools::run(&mut lab.blockyard(&["resize", &control]))?;
     let shrink = ["resize", &image, "--size", "32M", "--allow-shrink"];
