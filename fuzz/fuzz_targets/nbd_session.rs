@@ -20,7 +20,9 @@ fuzz_target!(|input: &[u8]| {
     (disk.can_trim, disk.can_fast_zero, disk.multi_conn) = (true, true, true);
     let mut reader = Export::new("read-only", SIZE_BYTES);
     reader.read_only = true;
-    let session = Session::new(Arc::new([disk, reader]), Some(0));
+    let mut closed = Export::new("closed", 0);
+    closed.is_closed = true;
+    let session = Session::new(Arc::new([disk, reader, closed]), Some(0));
     let mut session = session.with_tls([Tls::Off, Tls::On, Tls::Require][usize::from(cut % 3)]);
     session.set_piece(512, PIECE_BYTES);
     let mut sent = Vec::new();
@@ -61,6 +63,12 @@ fn drain(session: &mut Session, bytes: &[u8], sent: &mut Vec<u8>) -> Option<usiz
                 assert!(!session.is_transmission());
                 assert_eq!(at, bytes.len(), "bytes in the clear would enter TLS");
             }
+            // By turns.
+            Event::Asked(index) if sent.len().is_multiple_of(2) => {
+                assert_eq!(index, 2, "the others are open");
+                session.opened(index, Export::new("closed", SIZE_BYTES));
+            }
+            Event::Asked(index) => session.refused(index),
             Event::Continue | Event::Opened(_) => assert!(step.consumed > 0, "it does not move"),
         }
     }

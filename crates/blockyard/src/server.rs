@@ -7,13 +7,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use blockyard_engine::priority::Priority;
 use blockyard_engine::throttle::Limits;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
 use blockyard_host::server::{
-    Answer, DeviceOptions, ServedExport, ServerOptions, ServerTls, SocketAccess, UblkOptions,
+    Answer, DeviceOptions, FirstUse, ServedExport, ServerOptions, ServerTls, SocketAccess,
+    UblkOptions,
 };
 use blockyard_host::throttle::{Buckets, SharedThrottle};
 
@@ -47,6 +49,8 @@ pub use live::Live;
 #[derive(Default)]
 pub struct Server {
     exports: Vec<Export>,
+    /// Names of all exports, closed ones too, in order.
+    names: Vec<String>,
     /// Limits of the rate, with the exports that share them.
     limits: Vec<Limited>,
     options: ServerOptions,
@@ -74,6 +78,8 @@ struct Export {
     name: String,
     volume: Arc<Shared>,
     priority: Priority,
+    /// Time without a client after which it is closed.
+    idle_close: Option<Duration>,
 }
 
 impl Export {
@@ -82,7 +88,8 @@ impl Export {
         let has_one = has_throttles || throttle.limits().is_some();
         let throttle = has_one.then(|| Arc::clone(throttle));
         let volume = Arc::clone(&self.volume.host);
-        ServedExport { name: self.name, volume, priority: self.priority, throttle }
+        let Self { name, priority, idle_close, .. } = self;
+        ServedExport { name, volume, priority, throttle, idle_close }
     }
 }
 
@@ -146,8 +153,32 @@ impl Server {
         volume: &Volume,
         priority: Priority,
     ) -> Self {
-        let volume = Arc::clone(volume.shared());
-        self.exports.push(Export { name: name.into(), volume, priority });
+        let (volume, name) = (Arc::clone(volume.shared()), name.into());
+        self.names.push(name.clone());
+        self.exports.push(Export { name, volume, priority, idle_close: None });
+        self
+    }
+
+    /// Lists a closed export, whose volume the program opens when a client asks for it: see
+    /// [`Listening::on_first_use`]. Its place is among the exports in the order of the calls.
+    #[must_use]
+    pub fn closed(mut self, name: impl Into<String>) -> Self {
+        self.names.push(name.into());
+        self
+    }
+
+    /// Closes these exports after a time without a client, which wipes the volume's keys if the
+    /// program does not use the volume. The next client asks for a closed export.
+    #[must_use]
+    pub fn close_idle<N: AsRef<str>>(
+        mut self,
+        names: impl IntoIterator<Item = N>,
+        limit: Duration,
+    ) -> Self {
+        for name in names {
+            let named = self.exports.iter_mut().filter(|export| export.name == name.as_ref());
+            named.for_each(|export| export.idle_close = Some(limit));
+        }
         self
     }
 
@@ -314,12 +345,12 @@ impl Server {
 
     fn open(self) -> Result<Listening, Error> {
         let max = self.options.max_connections;
-        if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.exports.is_empty() {
+        if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.names.is_empty() {
             let problem = format!(
                 "a server needs an export, and `max_connections` from 1 to {}; it has {} exports \
                  and {max}",
                 host::CONNECTIONS_MAX,
-                self.exports.len()
+                self.names.len()
             );
             return Err(Error::options(Path::new("server"), problem));
         }
@@ -334,13 +365,16 @@ impl Server {
             return Err(Error::options(Path::new("server"), problem));
         }
         self.doors.iter().try_for_each(Door::check)?;
-        let names: Vec<String> = self.exports.iter().map(|export| export.name.clone()).collect();
+        let names = self.names;
         let throttles = throttles(&names, &self.limits)?;
+        let throttle = |name: &String| {
+            let place = names.iter().position(|one| one == name);
+            Arc::clone(&throttles[place.expect("each export has its name in the order")])
+        };
         let named: Vec<Named> = self
             .exports
             .iter()
-            .zip(throttles)
-            .map(|(Export { name, volume, .. }, of)| (name.clone(), Arc::clone(volume), of))
+            .map(|Export { name, volume, .. }| (name.clone(), Arc::clone(volume), throttle(name)))
             .collect();
         named.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
         let devices = Arc::new(Devices::new(&named, max, self.in_use));
@@ -351,7 +385,7 @@ impl Server {
         let targets = targets.collect();
         let served = self.exports.into_iter().zip(&named);
         let served = served.map(|(export, (.., of))| export.served(of, has_throttles));
-        let mut server = host::Server::new(served.collect(), self.options)?;
+        let mut server = host::Server::new(&names, served.collect(), self.options)?;
         if let Some(tls) = self.tls {
             server.use_tls(tls);
         }
@@ -429,6 +463,15 @@ impl Listening {
     /// The kernel refuses.
     pub fn start_disks(&mut self) -> Result<(), Error> {
         contained_with(&self.targets, || Ok(self.server.start_disks()?))
+    }
+
+    /// Calls a function with the name of a closed export when a client asks for it. The function
+    /// runs on the serving thread, so it must return at once; another thread opens the volume, and
+    /// calls [`Live::change`] or [`Live::refuse`]. Without this call the clients are refused.
+    pub fn on_first_use(&mut self, open: impl Fn(&str) + Send + 'static) {
+        let devices = Arc::clone(&self.devices);
+        let closing = Box::new(move |names: Vec<String>| devices.remove(&names));
+        self.server.on_first_use(FirstUse { open: Box::new(open), closing });
     }
 
     /// The server for a thread that changes its exports while it runs. Limits of exports that have

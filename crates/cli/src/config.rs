@@ -22,6 +22,8 @@
 //! elevator = "deadline,fifo_batch=8"     # order of its I/O
 //! ioprio = "be:4"
 //! iops_limit = 500                       # of all its clients; bps_limit and burst too
+//! open = "first-use"                     # when a client asks for it; default: start
+//! idle_close = 600                       # seconds without a client; it is closed then
 //! aliases = { archive-idle = "idle" }    # other names, each with an I/O priority
 //! vhost_user = "/run/blockyard/archive"  # socket of a virtual machine
 //! ```
@@ -36,6 +38,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use blockyard::{RateLimits, UblkOptions};
 use blockyard_engine::priority::Priority;
@@ -97,7 +100,7 @@ pub(crate) struct Config {
 }
 
 /// One export: a volume under a name.
-// 15 fields: one for each group of keys.
+// 16 fields: one for each group of keys.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
     /// Name for clients.
@@ -128,8 +131,17 @@ pub(crate) struct ExportSpec {
     pub(crate) disk: Option<DiskSpec>,
     /// It is a disk of this machine too.
     pub(crate) ublk: Option<UblkOptions>,
+    /// It is opened at its first use.
+    pub(crate) first_use: Option<FirstUse>,
     /// Its text in a configuration, without limits; `None` if options describe it.
     pub(crate) text: Option<Box<ExportText>>,
+}
+
+/// An export that is opened when a client asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstUse {
+    /// It is closed after this time without a client.
+    pub(crate) idle_close: Option<Duration>,
 }
 
 impl ExportSpec {

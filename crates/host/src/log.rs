@@ -103,6 +103,12 @@ kinds! {
     WriteRefused = "write-refused", Error;
     /// A flush at the end of an export has failed.
     FlushFailed = "flush-failed", Error;
+    /// A volume was opened at the first use of its export.
+    ExportOpened = "export-opened", Notice;
+    /// A volume could not be opened at the first use of its export.
+    OpenFailed = "open-failed", Error;
+    /// A volume was closed, because its exports had no client.
+    ExportClosed = "export-closed", Notice;
     /// A path of a multipath device has failed.
     PathLost = "path-lost", Warning;
     /// The state of a connection to a remote NBD server or a cluster.

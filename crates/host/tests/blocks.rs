@@ -46,6 +46,7 @@ fn zeros_without_holes_allocate_and_others_do_not() {
             volume,
             priority: Priority::default(),
             throttle: None,
+            idle_close: None,
         };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         let mut client = serving.connect("");

@@ -85,8 +85,16 @@ fn with_client(client: impl FnOnce(&mut UnixStream)) {
     let server = std::thread::spawn(move || {
         let stop = StopSignal::install().unwrap();
         let priority = Priority::default();
-        let exports = vec![ServedExport { name: String::new(), volume, priority, throttle: None }];
-        let mut server = Server::new(exports, ServerOptions::default()).unwrap();
+        let exports = vec![ServedExport {
+            name: String::new(),
+            volume,
+            priority,
+            throttle: None,
+            idle_close: None,
+        }];
+        let order: Vec<String> =
+            exports.iter().map(|one: &ServedExport| one.name.clone()).collect();
+        let mut server = Server::new(&order, exports, ServerOptions::default()).unwrap();
         server.listen_unix(&path).unwrap();
         ready.send(()).unwrap();
         server.run(&stop, || {}).unwrap();

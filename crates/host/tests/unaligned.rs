@@ -70,6 +70,7 @@ impl Served {
             volume: Arc::clone(&volume),
             priority: Priority::default(),
             throttle: None,
+            idle_close: None,
         };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         Self { serving, volume, _dir: dir }

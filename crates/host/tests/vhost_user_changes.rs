@@ -60,6 +60,7 @@ fn serve_with(folder: &Folder, target: &str, options: DeviceOptions) -> (Serving
         volume: Arc::clone(&volume),
         priority: Priority::default(),
         throttle: None,
+        idle_close: None,
     };
     let socket = folder.path("vhost");
     let nbd = folder.path("nbd");

@@ -40,6 +40,7 @@ fn serve(socket: &Path, polling: Polling) -> (Serving, Arc<Volume>) {
         volume: Arc::clone(&volume),
         priority: Priority::default(),
         throttle: None,
+        idle_close: None,
     };
     let at = socket.to_owned();
     let options = DeviceOptions { polling, ..DeviceOptions::default() };

@@ -48,6 +48,7 @@ impl Served {
             volume: Arc::clone(&volume),
             priority: Priority::default(),
             throttle: None,
+            idle_close: None,
         };
         let socket = dir.path().join("vhost");
         let at = socket.clone();

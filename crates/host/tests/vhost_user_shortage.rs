@@ -50,8 +50,13 @@ fn queue_starts_when_the_system_has_descriptors_again() {
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
     let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
-    let export =
-        ServedExport { name: String::new(), volume, priority: Priority::default(), throttle: None };
+    let export = ServedExport {
+        name: String::new(),
+        volume,
+        priority: Priority::default(),
+        throttle: None,
+        idle_close: None,
+    };
     let socket = dir.path().join("vhost");
     let at = socket.clone();
     let nbd = dir.path().join("nbd");

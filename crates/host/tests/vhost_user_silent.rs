@@ -25,8 +25,13 @@ const LIMIT: usize = 4;
 fn serve(dir: &Path) -> (Serving, PathBuf) {
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let volume = Arc::new(Volume::from_table(&text, &VolumeOptions::default()).unwrap());
-    let export =
-        ServedExport { name: String::new(), volume, priority: Priority::default(), throttle: None };
+    let export = ServedExport {
+        name: String::new(),
+        volume,
+        priority: Priority::default(),
+        throttle: None,
+        idle_close: None,
+    };
     let socket = dir.join("vhost");
     let at = socket.clone();
     let serving =

@@ -37,6 +37,7 @@ fn exports(folder: &Path) -> Vec<ServedExport> {
         volume,
         priority: Priority::default(),
         throttle: None,
+        idle_close: None,
     }]
 }
 

@@ -102,6 +102,13 @@ impl Devices {
         served.devices = devices.into_iter().map(Arc::new).collect();
     }
 
+    /// Gives up the exports of these names.
+    pub(crate) fn remove(&self, names: &[String]) {
+        let mut left = self.named();
+        left.retain(|(name, ..)| !names.contains(name));
+        self.replace(&left, InUse::default());
+    }
+
     /// The exports.
     pub(crate) fn named(&self) -> Vec<Named> {
         let devices = self.devices();

@@ -161,7 +161,12 @@ pub(super) fn output_of_words(
 ) -> Result<SecretBytes, ProcessError> {
     let (program, arguments) = words.split_first().expect("checked: there is a program");
     match outside(words).filter(|_| is_sandboxed()) {
-        Some((broker, number)) => Running::start_outside(broker, number, time_limit)?.output(),
+        Some((broker, number)) => {
+            // The process outside runs one program at a time.
+            static TURN: Mutex<()> = Mutex::new(());
+            let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+            Running::start_outside(broker, number, time_limit)?.output()
+        }
         None => {
             let mut command = Command::new(program);
             output_of(command.args(arguments), &[], Messages::Shown, time_limit)

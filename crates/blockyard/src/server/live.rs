@@ -23,7 +23,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Changes the exports to those of `order`, in this order; the first is the default export.
+    /// Changes the exports to those of `order`, in this order; the first is the default export. A
+    /// name that no export has is that of a closed one.
     /// `change` has the new ones, with their sockets of virtual machines, and may have limits for
     /// any, and certificates for new connections. Its other sockets and options must be unset.
     ///
@@ -33,50 +34,69 @@ impl Live {
     /// that stay are not touched.
     ///
     /// # Errors
-    /// A name is unknown, invalid or used twice, or a socket cannot be created; nothing is changed
+    /// A name is invalid or used twice, or a socket cannot be created; nothing is changed
     /// then. Or the server has ended.
     pub fn change(&self, order: &[String], change: Server) -> Result<Vec<Error>, Error> {
         let devices = self.devices.upgrade().ok_or_else(ended)?;
         let before = devices.named();
         let Server { exports, limits, doors, in_use, tls, .. } = change;
-        let named = |name: &String| -> Result<Named, Error> {
+        // Those without a volume are closed.
+        let named = |name: &String| -> Option<Named> {
             let added = exports.iter().find(|export| export.name == *name);
             let unlimited = || Buckets::new(Limits::default()).into();
             let added = added.map(|Export { name, volume, .. }| {
                 (name.clone(), Arc::clone(volume), Arc::new(SharedThrottle::new(unlimited())))
             });
-            let known = || before.iter().find(|(known, ..)| known == name).cloned();
-            let unknown =
-                || Error::options(Path::new(SERVER), format!("there is no export {name:?}"));
-            added.or_else(known).ok_or_else(unknown)
+            added.or_else(|| before.iter().find(|(known, ..)| known == name).cloned())
         };
-        let after = order.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+        let after: Vec<Option<Named>> = order.iter().map(named).collect();
+        let throttle = |place: usize| after[place].as_ref().map(|(.., throttle)| throttle);
         let limited = Self::limited(order, &limits)?;
         // New exports have their limits before their first client.
         let is_new = |name: &str| exports.iter().any(|export| export.name == name);
         let (new, kept): (Vec<_>, Vec<_>) =
             limited.into_iter().partition(|(place, _)| is_new(&order[*place]));
-        new.into_iter().for_each(|(place, buckets)| after[place].2.use_buckets(buckets));
+        let use_buckets = |(place, buckets): (usize, Arc<Buckets>)| {
+            throttle(place).into_iter().for_each(|of| of.use_buckets(Arc::clone(&buckets)));
+        };
+        new.into_iter().for_each(use_buckets);
         let disks = doors.into_iter().map(|door| match door {
             Door::VhostUser(path, name, options) => Ok((path, name, options)),
             _ => Err(Error::options(Path::new(SERVER), "a running server takes no other sockets")),
         });
         let disks = disks.collect::<Result<_, _>>()?;
         let added = exports.into_iter().map(|export| {
-            let place = position(order, &export.name, "order")?;
-            Ok(export.served(&after[place].2, self.has_throttles))
+            let throttle = throttle(position(order, &export.name, "order")?).cloned();
+            Ok(export.served(&throttle.expect("it was added"), self.has_throttles))
         });
         let added = added.collect::<Result<_, Error>>()?;
-        let exchange = Exchange { order: order.to_vec(), added, disks, tls };
+        let open: Vec<Named> = after.iter().flatten().cloned().collect();
+        let on_change = {
+            let devices = Weak::clone(&self.devices);
+            move |names: Vec<String>| {
+                let Some(devices) = devices.upgrade() else { return };
+                // The server may have closed one that had no client meanwhile.
+                let open: Vec<Named> =
+                    open.into_iter().filter(|(name, ..)| names.contains(name)).collect();
+                devices.replace(&open, in_use);
+            }
+        };
+        let on_change = Box::new(on_change);
+        let exchange = Exchange { order: order.to_vec(), added, disks, tls, on_change };
         let outcome = self.remote.exchange(exchange).ok_or_else(ended)??;
-        kept.into_iter().for_each(|(place, buckets)| after[place].2.use_buckets(buckets));
-        after.iter().for_each(|(_, volume, _)| volume.host.limits_changed());
-        after.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
-        devices.replace(&after, in_use);
+        kept.into_iter().for_each(use_buckets);
+        after.iter().flatten().for_each(|(_, volume, _)| volume.host.limits_changed());
+        after.iter().flatten().for_each(|(name, volume, _)| volume.follow_growth(name));
         // Removed volumes are closed here, unless the program or an answer of the control socket
         // still uses one.
-        drop(before);
+        drop((before, after));
         Ok(outcome.wait().ok_or_else(ended)?.err().map(Error::from).into_iter().collect())
+    }
+
+    /// Refuses the clients that ask for closed exports of these names, because their volume does
+    /// not open. A later client asks for it anew.
+    pub fn refuse(&self, names: &[String]) {
+        self.remote.refuse(names.to_vec());
     }
 
     /// The names of all exports, in their order.

@@ -39,10 +39,11 @@ use crate::key::StdinUse;
 use crate::nbd::{self, split_host_port};
 use crate::output::{InUse, say};
 use crate::scheduling::{Alias, checked_minimum_block};
-use crate::volume_spec::Prepared;
+use crate::volume_spec::{Prepared, Unlocked};
 
 mod activation;
 mod announcement;
+mod first_use;
 mod fixed;
 pub(crate) mod foreign;
 mod lifetime;
@@ -262,7 +263,8 @@ struct Plan {
 struct Serving<'a> {
     args: &'a Arc<ServeArgs>,
     plan: Plan,
-    volumes: Vec<Volume>,
+    /// `None`: an export that is opened at its first use.
+    volumes: Vec<Option<Volume>>,
     outside: Option<&'a Outside>,
 }
 
@@ -272,7 +274,7 @@ impl Serving<'_> {
     /// may be removed, which closes its volume.
     fn follow_reloads(
         self,
-        listening: &Listening,
+        listening: &mut Listening,
         servers: &[nbd::Server],
         signal: CollectedSignal,
     ) -> Result<Option<Volume>, Failure> {
@@ -281,8 +283,8 @@ impl Serving<'_> {
         let current = Current { exports, limit_groups };
         let broker = outside.map(Outside::broker);
         let servers = servers.to_vec();
-        reload::start(args, &listening.live(), servers, (current, fixed), (signal, broker))?;
-        Ok(args.trace.as_ref().and(volumes.into_iter().next()))
+        reload::start(args, listening, servers, (current, fixed), (signal, broker))?;
+        Ok(args.trace.as_ref().and(volumes.into_iter().next().flatten()))
     }
 }
 
@@ -307,10 +309,11 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
-        volumes.push(started(spec, prepared).map_err(|failure| at_export(&args, spec, failure))?);
+        let started = prepared.map(|prepared| started(spec, prepared.unlock()?)).transpose();
+        volumes.push(started.map_err(|failure| at_export(&args, spec, failure))?);
     }
     let in_use = plan.in_use(&args, &volumes);
-    if let (Some(path), Some(volume)) = (&args.trace, volumes.first()) {
+    if let (Some(path), Some(volume)) = (&args.trace, volumes.iter().flatten().next()) {
         let to = TraceFile { path: path.clone(), replace: args.force.force, limit: None };
         volume.record(&plan.exports[0].name, &to, &in_use)?;
     }
@@ -322,7 +325,9 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         if spec.ublk.is_none() {
             let tls = &plan.fixed.tls;
-            announcement(spec, volume, &servers, None, tls).iter().for_each(|line| say(line));
+            announcement(spec, volume.as_ref(), &servers, None, tls)
+                .iter()
+                .for_each(|line| say(line));
         }
     }
     let serving = Serving { args: &args, plan, volumes, outside: outside.as_ref() };
@@ -351,7 +356,7 @@ fn serve(
     let limited = outside.map_or(Ok(()), |outside| serving.limit(outside, running.as_ref()));
     let recorded = limited.and_then(|()| {
         let lines = serving.of_disks(&listening, servers);
-        let recorded = serving.follow_reloads(&listening, servers, reload)?;
+        let recorded = serving.follow_reloads(&mut listening, servers, reload)?;
         // Their clients are all programs of this machine, so they come after the limits, and after
         // all steps that may fail.
         listening.start_disks()?;
@@ -417,16 +422,6 @@ fn at_export(args: &ServeArgs, spec: &ExportSpec, failure: Failure) -> Failure {
     }
 }
 
-/// Opens a volume, for clients.
-fn open_export(
-    spec: &ExportSpec,
-    threads: Option<u16>,
-    controlled: bool,
-    stdin_use: StdinUse,
-) -> Result<Volume, Failure> {
-    started(spec, prepared(spec, threads, controlled, stdin_use)?)
-}
-
 /// Reads the header of a volume, and gets its passphrase.
 fn prepared(
     spec: &ExportSpec,
@@ -449,9 +444,9 @@ fn prepared(
     spec.volume.prepare(settings, stdin_use)
 }
 
-/// Derives the key, and starts the volume.
-fn started(spec: &ExportSpec, prepared: Prepared) -> Result<Volume, Failure> {
-    let volume = prepared.unlock()?.start()?;
+/// Starts the volume.
+fn started(spec: &ExportSpec, unlocked: Unlocked) -> Result<Volume, Failure> {
+    let volume = unlocked.start()?;
     check_minimum_block(spec, &volume)?;
     Ok(volume)
 }
@@ -548,34 +543,36 @@ impl Plan {
         Ok(Some(folder))
     }
 
-    /// Reads all headers and gets all passphrases, before slow key derivations.
-    fn prepare(&self, args: &ServeArgs) -> Result<Vec<Prepared>, Failure> {
+    /// Reads all headers and gets all passphrases, before slow key derivations. Exports that are
+    /// opened at their first use have none.
+    fn prepare(&self, args: &ServeArgs) -> Result<Vec<Option<Prepared>>, Failure> {
         let Fixed { threads, is_controlled, .. } = self.fixed;
         let prepare = |spec: &Arc<ExportSpec>| {
-            prepared(spec, threads, is_controlled, StdinUse::Free)
-                .map_err(|failure| at_export(args, spec, failure))
+            let now = spec.first_use.is_none();
+            let prepared = now.then(|| prepared(spec, threads, is_controlled, StdinUse::Free));
+            prepared.transpose().map_err(|failure| at_export(args, spec, failure))
         };
         self.exports.iter().map(prepare).collect()
     }
 
     /// All files that an output must not overwrite.
-    fn in_use(&self, args: &ServeArgs, volumes: &[Volume]) -> InUse {
+    fn in_use(&self, args: &ServeArgs, volumes: &[Option<Volume>]) -> InUse {
         let exports = self.exports.iter().flat_map(|export| export.volume.paths());
         let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
-        volumes.iter().for_each(|volume| in_use.add_volume(volume));
+        volumes.iter().flatten().for_each(|volume| in_use.add_volume(volume));
         in_use
     }
 
     /// Opens the sockets, and reports their addresses.
     fn listen(
         &mut self,
-        volumes: &[Volume],
+        volumes: &[Option<Volume>],
         in_use: InUse,
     ) -> Result<(Listening, Vec<nbd::Server>), Failure> {
         let server = std::mem::take(&mut self.server).socket_access(self.access);
         let mut server = server.max_connections(self.max_connections).protect(in_use).changing();
         for (spec, volume) in self.exports.iter().zip(volumes) {
-            server = with_export(server, spec, volume);
+            server = with_export(server, spec, volume.as_ref());
         }
         let mut server = with_limits(server, &self.exports, &self.limit_groups, |_| true);
         let mut servers = Vec::new();
@@ -615,8 +612,17 @@ impl Plan {
     }
 }
 
-/// Adds an export with all its names.
-fn with_export(server: Server, spec: &ExportSpec, volume: &Volume) -> Server {
+/// Adds an export with all its names; without a volume it is closed.
+fn with_export(server: Server, spec: &ExportSpec, volume: Option<&Volume>) -> Server {
+    let Some(volume) = volume else { return spec.names().fold(server, Server::closed) };
+    let server = with_names(server, spec, volume);
+    match spec.first_use.and_then(|first_use| first_use.idle_close) {
+        Some(limit) => server.close_idle(spec.names(), limit),
+        None => server,
+    }
+}
+
+fn with_names(server: Server, spec: &ExportSpec, volume: &Volume) -> Server {
     let server = server.export_with(&spec.name, volume, spec.priority);
     let add =
         |server: Server, alias: &Alias| server.export_with(&alias.name, volume, alias.priority);
@@ -717,6 +723,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         aliases: args.scheduling.aliases(),
         disk,
         ublk,
+        first_use: None,
         text: None,
     };
     check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use blockyard::keys::{KeyCommand, TokenChoice};
 use blockyard::{DeviceOptions, UblkOptions};
@@ -15,7 +16,7 @@ use blockyard_host::server::{QUEUES_USUAL, RING_LEN_MAX};
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
-use super::{ExportSpec, of_key};
+use super::{ExportSpec, FirstUse, of_key};
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
 use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
@@ -24,7 +25,7 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, check
 use crate::size::parse_size;
 use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
-// 57 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 59 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +73,8 @@ pub(crate) struct ExportText {
     pub(super) limit_group: Option<String>,
     #[serde(default)]
     aliases: BTreeMap<String, String>,
+    open: Option<OpenText>,
+    idle_close: Option<u64>,
     vhost_user: Option<PathBuf>,
     num_queues: Option<u16>,
     queue_size: Option<u16>,
@@ -112,6 +115,13 @@ enum TypeText {
     Tcrypt,
     Bitlk,
     Plain,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum OpenText {
+    Start,
+    FirstUse,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
@@ -156,6 +166,7 @@ impl ExportText {
         let rate = self.rate()?;
         let disk = self.disk(folder, disk_name(&name, &path))?;
         let ublk = self.ublk()?;
+        let first_use = self.first_use(&key.source)?;
         let text = self.clone().without_limits();
         Ok(ExportSpec {
             name,
@@ -172,6 +183,7 @@ impl ExportText {
             aliases: self.aliases()?,
             disk,
             ublk,
+            first_use,
             text: Some(Box::new(text)),
         })
     }
@@ -179,6 +191,33 @@ impl ExportText {
     /// All that needs another opening of the volume.
     fn without_limits(self) -> Self {
         Self { iops_limit: None, bps_limit: None, burst: None, limit_group: None, ..self }
+    }
+
+    fn first_use(&self, key: &KeySource) -> Result<Option<FirstUse>, Failure> {
+        if self.open != Some(OpenText::FirstUse) {
+            return match self.idle_close {
+                None => Ok(None),
+                Some(_) => Err(Failure::failed(
+                    "`idle_close` is for an export that opens again; add `open = \"first-use\"`",
+                )),
+            };
+        }
+        if self.table.is_some() || self.vhost_user.is_some() || self.ublk.is_some() {
+            return Err(Failure::failed(
+                "`open = \"first-use\"` is for a `volume` of NBD clients; remove it, or `table`, \
+                 `vhost_user` and `ublk`",
+            ));
+        }
+        if matches!(key, KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_)) {
+            return Err(Failure::failed(
+                "`open = \"first-use\"` needs `key_file`, `key_command` or `key_credential`: a \
+                 running server asks for no passphrase",
+            ));
+        }
+        match self.idle_close {
+            Some(0) => Err(Failure::failed("`idle_close` is a time of at least 1 second")),
+            seconds => Ok(Some(FirstUse { idle_close: seconds.map(Duration::from_secs) })),
+        }
     }
 
     fn disk(&self, folder: &Path, name: String) -> Result<Option<DiskSpec>, Failure> {

@@ -13,19 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::devices::{DeviceDoor, DeviceOptions};
 use super::exports::{Catalogue, ServedExport, distinct};
 use super::handshake::ServerTls;
 use super::threads::{Ends, Threads};
-use super::{Server, flush_all};
+use super::{Server, first_use, flush_all};
 use crate::Error;
 use crate::volume::Volume;
 
 /// A change of the exports.
 pub struct Exchange {
-    /// The names of all exports, in the order for clients. Exports without a name here leave.
+    /// The names of all exports, in the order for clients. Exports without a name here leave. A
+    /// name without an export is that of a closed one.
     pub order: Vec<String>,
     /// New exports.
     pub added: Vec<ServedExport>,
@@ -33,6 +34,8 @@ pub struct Exchange {
     pub disks: Vec<(PathBuf, String, DeviceOptions)>,
     /// TLS for new connections; `None` leaves it as it is.
     pub tls: Option<ServerTls>,
+    /// Called with the open exports' names when new clients see the change, and before any other.
+    pub on_change: Box<dyn FnOnce(Vec<String>) + Send>,
 }
 
 /// A running server, for other threads.
@@ -66,6 +69,14 @@ impl Remote {
         (Self { calls, ends }, receiver)
     }
 
+    /// Refuses clients that ask for these closed exports. The next ones are asked for anew.
+    pub fn refuse(&self, names: Vec<String>) {
+        let call = move |server: &mut Server| server.refuse_first_use(&names);
+        if self.calls.send(Box::new(call)).is_ok() {
+            self.ends.signal();
+        }
+    }
+
     /// Changes the exports, and returns when new clients see the change. `None`: the server has
     /// ended.
     ///
@@ -85,6 +96,7 @@ impl Remote {
 
 /// Exports that leave, with their sockets of virtual machines.
 pub(super) struct Leaving {
+    names: Vec<String>,
     exports: Vec<Arc<ServedExport>>,
     pub(super) doors: Vec<DeviceDoor>,
     deadline: Instant,
@@ -92,6 +104,8 @@ pub(super) struct Leaving {
     is_cut: bool,
     flush: Flush,
     outcome: Sender<Result<(), Error>>,
+    /// They had no client: the time without one.
+    idle: Option<Duration>,
 }
 
 /// Exports and sockets without connections.
@@ -153,6 +167,11 @@ impl Drop for End {
 }
 
 impl Leaving {
+    /// Whether an export of this name is not closed yet.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|one| one == name)
+    }
+
     /// Whether a connection belongs to these exports.
     fn has(&self, of: usize) -> bool {
         self.exports.iter().any(|export| number(export) == of)
@@ -180,9 +199,19 @@ impl Leaving {
         self.flush.has_ended.load(Ordering::Acquire)
     }
 
-    /// Reports the end.
-    fn end(self) {
-        let _ = self.outcome.send(self.flush.end());
+    /// Reports the end; returns the outcome if nobody waits for it.
+    fn end(self) -> Result<(), Error> {
+        let outcome = self.flush.end();
+        match self.idle {
+            Some(idle) => {
+                first_use::say_closed(&self.names, idle, &outcome);
+                outcome
+            }
+            None => {
+                let _ = self.outcome.send(outcome);
+                Ok(())
+            }
+        }
     }
 
     /// At the end of the server: the volumes that it must flush itself, and the result of those
@@ -213,7 +242,7 @@ impl Server {
 
     /// Changes the exports. Fails without a change.
     fn exchange(&mut self, exchange: Exchange) -> Result<Outcome, Error> {
-        let Exchange { order, added, disks, tls } = exchange;
+        let Exchange { order, added, disks, tls, on_change } = exchange;
         let catalogue = self.catalogue.changed(&order, added)?;
         let doors = disks.iter().map(|(path, name, options)| {
             let missing = || Error::volume(path, "its export is not served");
@@ -228,31 +257,46 @@ impl Server {
         if let Some(tls) = tls {
             self.tls = Some(tls);
         }
+        on_change(self.catalogue.served().map(|one| one.name.clone()).collect());
+        self.first_use.forget_all_but(|name| self.catalogue.is_closed(name));
         Ok(outcome)
     }
 
     /// Begins the end of the exports that are in no list any more.
     fn remove_all_but(&mut self, kept: &Catalogue) -> Result<Outcome, Error> {
         let (sender, outcome) = mpsc::channel();
-        let gone = self.catalogue.served.iter().filter(|one| !kept.has(one));
+        let gone = self.catalogue.served().filter(|one| !kept.has(one));
         let exports: Vec<_> = gone.cloned().collect();
         if exports.is_empty() {
             let _ = sender.send(Ok(()));
             return Ok(Outcome(outcome));
         }
         let stays =
-            |volume: &Arc<Volume>| kept.served.iter().any(|one| Arc::ptr_eq(&one.volume, volume));
+            |volume: &Arc<Volume>| kept.served().any(|one| Arc::ptr_eq(&one.volume, volume));
         let volumes = distinct(&exports).into_iter().filter(|volume| !stays(volume)).collect();
+        self.let_leave(exports, volumes, (sender, None))?;
+        Ok(Outcome(outcome))
+    }
+
+    /// Begins the end of exports, and of volumes that have no other name.
+    pub(super) fn let_leave(
+        &mut self,
+        exports: Vec<Arc<ServedExport>>,
+        volumes: Vec<Arc<Volume>>,
+        (outcome, idle): (Sender<Result<(), Error>>, Option<Duration>),
+    ) -> Result<(), Error> {
         let flush = Flush::start(volumes, self.ends.clone())?;
         let is_gone = |door: &mut DeviceDoor| exports.iter().any(|one| number(one) == door.export);
         let doors: Vec<_> = self.devices.extract_if(.., is_gone).collect();
         let deadline = Instant::now() + self.shared.options.drain_timeout;
-        let leaving = Leaving { exports, doors, deadline, is_cut: false, flush, outcome: sender };
+        let names = exports.iter().map(|one| one.name.clone()).collect();
+        let leaving =
+            Leaving { names, exports, doors, deadline, is_cut: false, flush, outcome, idle };
         leaving.lift();
         self.connections.stop_receiving(|of| leaving.has(of));
         leaving.doors.iter().for_each(|door| door.front_end.stop_receiving(|_| true));
         self.leaving.push(leaving);
-        Ok(Outcome(outcome))
+        Ok(())
     }
 
     /// Runs the calls of other threads, and continues the end of removed exports.
@@ -263,6 +307,8 @@ impl Server {
         let now = Instant::now();
         let connections = &self.connections;
         let ended = self.leaving.extract_if(.., |leaving| leaving.go_on(now, connections));
-        ended.collect::<Vec<_>>().into_iter().for_each(Leaving::end);
+        for ended in ended.collect::<Vec<_>>() {
+            self.first_use.keep_outcome(ended.end());
+        }
     }
 }

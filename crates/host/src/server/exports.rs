@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::nbd::Export;
@@ -26,15 +27,36 @@ pub struct ServedExport {
     pub priority: Priority,
     /// Limits of the rate of all its clients together; exports of a group share the buckets.
     pub throttle: Option<Arc<SharedThrottle>>,
+    /// The export is closed after this time without a client; `None`: it stays open.
+    pub idle_close: Option<Duration>,
 }
 
 /// The exports for new clients.
 pub(super) struct Catalogue {
     /// In the order in which clients see them.
-    pub(super) served: Vec<Arc<ServedExport>>,
+    entries: Vec<Entry>,
     offer: Arc<Offer>,
     /// Clients may open several connections.
     multi_conn: bool,
+}
+
+/// A name for clients.
+struct Entry {
+    name: String,
+    /// `None`: the export is closed, and opened when a client asks for it.
+    open: Option<Arc<ServedExport>>,
+}
+
+impl Entry {
+    fn described(&self, multi_conn: bool) -> Export {
+        match &self.open {
+            Some(export) => described(export, multi_conn),
+            None => {
+                let description = "closed until its first use".into();
+                Export { is_closed: true, description, ..Export::new(&self.name, 0) }
+            }
+        }
+    }
 }
 
 /// The list that a client was shown.
@@ -51,85 +73,141 @@ impl Offer {
 }
 
 impl Catalogue {
+    /// The list with these names in this order. Names without an export are those of closed ones.
+    ///
     /// # Errors
-    /// A name is invalid or used twice.
-    pub(super) fn new(served: Vec<ServedExport>, multi_conn: bool) -> Result<Self, Error> {
-        Self::of(served.into_iter().map(Arc::new).collect(), multi_conn)
+    /// A name is invalid or used twice, or the order lacks one.
+    pub(super) fn new(
+        order: &[String],
+        served: Vec<ServedExport>,
+        multi_conn: bool,
+    ) -> Result<Self, Error> {
+        Self::of(Vec::new(), order, served, multi_conn)
     }
 
-    fn of(served: Vec<Arc<ServedExport>>, multi_conn: bool) -> Result<Self, Error> {
-        let mut exports: Vec<Export> = Vec::new();
-        for one in &served {
-            let name = &one.name;
-            let export = described(one, multi_conn);
+    fn of(
+        known: Vec<Arc<ServedExport>>,
+        order: &[String],
+        added: Vec<ServedExport>,
+        multi_conn: bool,
+    ) -> Result<Self, Error> {
+        let mut open: Vec<_> = added.into_iter().map(Arc::new).chain(known).collect();
+        let mut entries: Vec<Entry> = Vec::with_capacity(order.len());
+        let mut exports = Vec::with_capacity(order.len());
+        for name in order {
+            let place = open.iter().position(|one| one.name == *name);
+            let open = place.map(|place| open.remove(place));
+            let entry = Entry { name: name.clone(), open };
             let problem = |problem: String| Error::volume(Path::new(&shortened(name)), problem);
+            let export = entry.described(multi_conn);
             export.check().map_err(|error| problem(error.to_string()))?;
-            if exports.iter().any(|other| other.name == *name) {
+            if entries.iter().any(|other| other.name == *name) {
                 return Err(problem("two exports have this name; give each its own".into()));
             }
             exports.push(export);
+            entries.push(entry);
         }
-        let offer = Offer { exports: exports.into(), served: weak(&served) };
-        Ok(Self { served, offer: Arc::new(offer), multi_conn })
+        let offer = Offer { exports: exports.into(), served: weak(&entries) };
+        Ok(Self { entries, offer: Arc::new(offer), multi_conn })
     }
 
     /// The list with these exports in this order; `added` first becomes a part of it.
     ///
     /// # Errors
-    /// See [`Catalogue::new`]; or a name of the order is neither served nor added.
+    /// See [`Catalogue::new`].
     pub(super) fn changed(
         &self,
         order: &[String],
         added: Vec<ServedExport>,
     ) -> Result<Self, Error> {
-        let mut added: Vec<_> = added.into_iter().map(Arc::new).collect();
-        let mut served = Vec::with_capacity(order.len());
-        for name in order {
-            let is_it = |one: &Arc<ServedExport>| one.name == *name;
-            let found = match added.iter().position(is_it) {
-                Some(place) => added.swap_remove(place),
-                None => {
-                    let kept = self.served.iter().find(|one| is_it(one));
-                    let missing = || Error::volume(Path::new(&shortened(name)), "is no export");
-                    Arc::clone(kept.ok_or_else(missing)?)
-                }
-            };
-            served.push(found);
-        }
-        Self::of(served, self.multi_conn)
+        Self::of(self.served().cloned().collect(), order, added, self.multi_conn)
+    }
+
+    /// The open exports.
+    pub(super) fn served(&self) -> impl Iterator<Item = &Arc<ServedExport>> {
+        self.entries.iter().filter_map(|entry| entry.open.as_ref())
+    }
+
+    /// The open export at a place of the order.
+    ///
+    /// # Panics
+    /// It is closed, or there is none.
+    pub(super) fn at(&self, place: usize) -> &Arc<ServedExport> {
+        self.entries[place].open.as_ref().expect("a disk has an open export")
     }
 
     /// The export of this name.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<ServedExport>> {
-        self.served.iter().find(|one| one.name == name)
+        self.served().find(|one| one.name == name)
+    }
+
+    /// Whether this is the name of a closed export.
+    pub(super) fn is_closed(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name && entry.open.is_none())
     }
 
     /// Whether new clients may still open this export.
     pub(super) fn has(&self, export: &Arc<ServedExport>) -> bool {
-        self.served.iter().any(|one| Arc::ptr_eq(one, export))
+        self.served().any(|one| Arc::ptr_eq(one, export))
+    }
+
+    /// Closes these exports for new clients.
+    pub(super) fn close(&mut self, exports: &[Arc<ServedExport>]) {
+        let is_it = |open: &mut Arc<ServedExport>| exports.iter().any(|one| Arc::ptr_eq(one, open));
+        for entry in &mut self.entries {
+            entry.open.take_if(is_it);
+        }
+        self.offer = self.made_offer();
+    }
+
+    /// Exports that are closed when they have no client, those of a volume together.
+    pub(super) fn closable(&self) -> Vec<Vec<Arc<ServedExport>>> {
+        let mut groups: Vec<Vec<Arc<ServedExport>>> = Vec::new();
+        for one in self.served().filter(|one| one.idle_close.is_some()) {
+            let is_its =
+                |group: &&mut Vec<Arc<ServedExport>>| Arc::ptr_eq(&group[0].volume, &one.volume);
+            match groups.iter_mut().find(is_its) {
+                Some(group) => group.push(Arc::clone(one)),
+                None => groups.push(vec![Arc::clone(one)]),
+            }
+        }
+        groups
+    }
+
+    /// The description of an export that was closed when a client got its list.
+    pub(super) fn described(&self, export: &Arc<ServedExport>) -> Export {
+        described(export, self.multi_conn)
     }
 
     /// The list for a new client, with the present sizes.
     pub(super) fn offer(&mut self) -> Arc<Offer> {
-        let mut both = self.offer.exports.iter().zip(&self.served);
-        if !both.all(|(export, served)| export.size_bytes == served.volume.size_bytes()) {
-            let exports = self.served.iter().map(|one| described(one, self.multi_conn));
-            let offer = Offer { exports: exports.collect(), served: weak(&self.served) };
-            self.offer = Arc::new(offer);
+        let mut both = self.offer.exports.iter().zip(&self.entries);
+        let is_present = |(export, entry): (&Export, &Entry)| {
+            entry.open.as_ref().is_none_or(|open| export.size_bytes == open.volume.size_bytes())
+        };
+        if !both.all(is_present) {
+            self.offer = self.made_offer();
         }
         Arc::clone(&self.offer)
     }
 
+    fn made_offer(&self) -> Arc<Offer> {
+        let exports = self.entries.iter().map(|entry| entry.described(self.multi_conn));
+        Arc::new(Offer { exports: exports.collect(), served: weak(&self.entries) })
+    }
+
     /// Each volume once, regardless of its number of names.
     pub(super) fn volumes(&self) -> Vec<Arc<Volume>> {
-        distinct(&self.served)
+        distinct(self.served())
     }
 }
 
 /// Each volume of these exports once.
-pub(super) fn distinct(exports: &[Arc<ServedExport>]) -> Vec<Arc<Volume>> {
+pub(super) fn distinct<'a>(
+    exports: impl IntoIterator<Item = &'a Arc<ServedExport>>,
+) -> Vec<Arc<Volume>> {
     let mut volumes: Vec<Arc<Volume>> = Vec::new();
-    for ServedExport { volume, .. } in exports.iter().map(Arc::as_ref) {
+    for ServedExport { volume, .. } in exports.into_iter().map(Arc::as_ref) {
         if !volumes.iter().any(|one| Arc::ptr_eq(one, volume)) {
             volumes.push(Arc::clone(volume));
         }
@@ -137,8 +215,9 @@ pub(super) fn distinct(exports: &[Arc<ServedExport>]) -> Vec<Arc<Volume>> {
     volumes
 }
 
-fn weak(served: &[Arc<ServedExport>]) -> Vec<Weak<ServedExport>> {
-    served.iter().map(Arc::downgrade).collect()
+fn weak(entries: &[Entry]) -> Vec<Weak<ServedExport>> {
+    let weak = |entry: &Entry| entry.open.as_ref().map_or_else(Weak::new, Arc::downgrade);
+    entries.iter().map(weak).collect()
 }
 
 /// A name for an error: the start of a long one.

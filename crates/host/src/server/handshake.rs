@@ -1,9 +1,9 @@
 //! Non-blocking handshake of one client, from the first byte to the open export.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use blockyard_protocol::nbd::{Event, Session, Tls};
+use blockyard_protocol::nbd::{Event, Export, Session, Tls};
 use rustix::event::PollFlags;
 use rustls::ServerConfig;
 
@@ -30,12 +30,16 @@ pub struct ServerTls {
 pub(super) struct Handshake {
     session: Session,
     offer: Arc<Offer>,
+    /// The export of its list that was closed, and was opened for this client.
+    opened: Option<(usize, Weak<ServedExport>)>,
     tls: Option<Arc<ServerConfig>>,
     received: Vec<u8>,
     /// Replies; the first `sent_bytes` are sent.
     out: Vec<u8>,
     sent_bytes: usize,
     stage: Stage,
+    /// The client has asked, and has an answer.
+    is_answered: bool,
 }
 
 /// Stage of the handshake.
@@ -46,6 +50,10 @@ enum Stage {
     AcceptsTls,
     /// TLS's own handshake.
     ShakesTls,
+    /// The client asks for a closed export.
+    Asks {
+        export: usize,
+    },
     Opened {
         export: usize,
     },
@@ -74,7 +82,51 @@ impl Handshake {
         session.greeting(&mut out);
         let tls = tls.map(|tls| Arc::clone(&tls.config));
         let received = Vec::new();
-        Self { session, offer, tls, received, out, sent_bytes: 0, stage: Stage::Talking }
+        Self {
+            session,
+            offer,
+            opened: None,
+            tls,
+            received,
+            out,
+            sent_bytes: 0,
+            stage: Stage::Talking,
+            is_answered: false,
+        }
+    }
+
+    /// The name of the closed export that the client asks for.
+    pub(super) fn asks(&self) -> Option<&str> {
+        let Stage::Asks { export } = self.stage else { return None };
+        Some(&self.offer.exports[export].name)
+    }
+
+    /// Answers a client that asks: with the export and its description, or with a refusal.
+    pub(super) fn answer(&mut self, export: Option<(&Arc<ServedExport>, Export)>) {
+        let Stage::Asks { export: place } = self.stage else { return };
+        match export {
+            Some((export, description)) => {
+                self.opened = Some((place, Arc::downgrade(export)));
+                self.session.opened(place, description);
+            }
+            None => self.session.refused(place),
+        }
+        self.stage = Stage::Talking;
+        self.is_answered = true;
+    }
+
+    /// Whether the client has opened this export, and waits for room.
+    pub(super) fn has_opened(&self, export: &Arc<ServedExport>) -> bool {
+        let Stage::Opened { export: place } = self.stage else { return false };
+        self.served(place).is_some_and(|one| Arc::ptr_eq(&one, export))
+    }
+
+    /// The export at a place of its list, unless it is closed.
+    fn served(&self, place: usize) -> Option<Arc<ServedExport>> {
+        match &self.opened {
+            Some((of, export)) if *of == place => export.upgrade(),
+            _ => self.offer.served(place),
+        }
     }
 
     /// The result of a complete handshake.
@@ -84,7 +136,7 @@ impl Handshake {
     pub(super) fn into_opened(mut self) -> Opened {
         let Stage::Opened { export } = self.stage else { panic!("the handshake is complete") };
         self.out.drain(..self.sent_bytes);
-        let export = self.offer.served(export);
+        let export = self.served(export);
         Opened { session: self.session, export, replies: self.out, received: self.received }
     }
 
@@ -96,6 +148,7 @@ impl Handshake {
             match step.event {
                 Event::Continue => {}
                 Event::NeedMore => return true,
+                Event::Asked(export) => self.stage = Stage::Asks { export },
                 Event::StartTls => self.stage = Stage::AcceptsTls,
                 Event::Opened(export) => self.stage = Stage::Opened { export },
                 Event::Closed | Event::Broken(_) => self.stage = Stage::Ended,
@@ -158,6 +211,15 @@ impl Handshake {
         }
     }
 
+    /// Sends replies to earlier options; then the client waits for the export.
+    fn send_before_the_answer(&mut self, socket: &Socket) -> Progress {
+        match self.send(socket) {
+            Err(_) => Progress::Over,
+            Ok(true) => Progress::WaitsFor(PollFlags::OUT),
+            Ok(false) => Progress::Asks,
+        }
+    }
+
     /// Sends pending replies; returns whether the client must read first.
     fn send(&mut self, socket: &Socket) -> std::io::Result<bool> {
         self.sent_bytes += socket.send_now(&self.out[self.sent_bytes..])?;
@@ -190,15 +252,19 @@ impl Conversation for Handshake {
         match self.stage {
             Stage::AcceptsTls => return self.accept_tls(socket),
             Stage::ShakesTls => return self.shake_tls(socket),
+            Stage::Asks { .. } => return self.send_before_the_answer(socket),
             Stage::Talking | Stage::Opened { .. } | Stage::Ended => {}
         }
-        if self.out.is_empty() && self.receive(socket).is_none() {
+        // Options that were received before the answer come first.
+        let has_bytes = std::mem::take(&mut self.is_answered);
+        if self.out.is_empty() && !has_bytes && self.receive(socket).is_none() {
             return Progress::Over;
         }
         let needs_more = self.parse();
         match self.stage {
             Stage::Opened { .. } => return Progress::Complete,
             Stage::AcceptsTls => return self.accept_tls(socket),
+            Stage::Asks { .. } => return self.send_before_the_answer(socket),
             Stage::ShakesTls | Stage::Talking | Stage::Ended => {}
         }
         match self.send(socket) {

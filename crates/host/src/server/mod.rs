@@ -19,6 +19,7 @@ mod control;
 mod devices;
 mod exchange;
 mod exports;
+mod first_use;
 mod handshake;
 mod inbox;
 mod listen;
@@ -58,6 +59,7 @@ use exchange::{Call, Leaving, number};
 pub use exchange::{Exchange, Outcome, Remote};
 use exports::Catalogue;
 pub use exports::ServedExport;
+pub use first_use::FirstUse;
 use handshake::Handshake;
 pub use handshake::ServerTls;
 use listen::Listener;
@@ -123,10 +125,12 @@ pub(crate) struct Shared {
 }
 
 /// Volumes and listening sockets.
-// 14 fields: the exports, the sockets, and the clients of each kind of socket.
+// 15 fields: the exports, the sockets, and the clients of each kind of socket.
 pub struct Server {
     shared: Arc<Shared>,
     catalogue: Catalogue,
+    /// Opens and closes exports when clients come and leave.
+    first_use: first_use::State,
     /// Exports that were removed and are not closed yet.
     leaving: Vec<Leaving>,
     /// Calls of other threads, through `remote`.
@@ -166,17 +170,22 @@ enum Source {
 }
 
 impl Server {
-    /// A server of these exports; the first is the default export.
+    /// A server of exports with these names; the first is the default export. A name without an
+    /// export is that of a closed one: see [`FirstUse`].
     ///
     /// # Errors
     /// A name is invalid or used twice, or the system has no more descriptors.
     ///
     /// # Panics
     /// `max_connections` exceeds [`CONNECTIONS_MAX`].
-    pub fn new(exports: Vec<ServedExport>, options: ServerOptions) -> Result<Self, Error> {
+    pub fn new(
+        order: &[String],
+        exports: Vec<ServedExport>,
+        options: ServerOptions,
+    ) -> Result<Self, Error> {
         assert!((1..=CONNECTIONS_MAX).contains(&options.max_connections));
         // Not with one connection: a client that opens more would wait for itself.
-        let catalogue = Catalogue::new(exports, options.max_connections > 1)?;
+        let catalogue = Catalogue::new(order, exports, options.max_connections > 1)?;
         let shared = Shared {
             budget: Budget::new(options.max_connections),
             starting: Mutex::new(()),
@@ -187,6 +196,7 @@ impl Server {
         Ok(Self {
             shared: Arc::new(shared),
             catalogue,
+            first_use: first_use::State::default(),
             leaving: Vec::new(),
             calls,
             remote,
@@ -255,7 +265,7 @@ impl Server {
         options: &DeviceOptions,
     ) -> Result<(), Error> {
         let access = &self.shared.options.socket_access;
-        let export = &self.catalogue.served[export];
+        let export = self.catalogue.at(export);
         self.devices.push(DeviceDoor::open(path, access, export, options, self.ends.clone())?);
         Ok(())
     }
@@ -273,7 +283,7 @@ impl Server {
         export: usize,
         options: &DeviceOptions,
     ) -> Result<(), Error> {
-        let export = &self.catalogue.served[export];
+        let export = self.catalogue.at(export);
         self.devices.push(DeviceDoor::inherited(fd, export, options, self.ends.clone())?);
         Ok(())
     }
@@ -287,7 +297,7 @@ impl Server {
     /// # Panics
     /// No export has this number.
     pub fn add_ublk(&mut self, export: usize, options: &UblkOptions) -> Result<String, Error> {
-        let export = &self.catalogue.served[export];
+        let export = self.catalogue.at(export);
         let served = Served {
             name: export.name.clone(),
             volume: Arc::clone(&export.volume),
@@ -382,7 +392,7 @@ impl Server {
             all.extend(volumes);
             flushed = flushed.and(outcome);
         }
-        let flushed = flushed.and(flush_all(&all));
+        let flushed = flushed.and(flush_all(&all)).and(self.first_use.take_outcome());
         let deadline = Instant::now() + ANSWERS_LIMIT;
         self.controls.drain(..).for_each(|control| control.end(deadline));
         flushed.and(waited).and(stopped)
@@ -400,8 +410,12 @@ impl Server {
             ready.into_iter().rev().for_each(|source| self.on_ready(now, source));
             self.handshakes.expire(now);
             self.controls.iter_mut().for_each(|control| control.waiting.expire(now));
-            self.serve_complete();
+            // In this order: an exchange opens what clients wait for, who are served then.
+            self.connections.join_ended();
             self.go_on_with_exchanges();
+            self.answer_first_uses(now);
+            self.serve_complete();
+            self.close_idle(now);
         }
     }
 
@@ -412,6 +426,7 @@ impl Server {
         let deadlines = self.controls.iter().map(|control| control.waiting.next_deadline());
         let deadlines = deadlines.chain([self.handshakes.next_deadline(), self.paused_until]);
         let deadlines = deadlines.chain(self.leaving.iter().map(Leaving::deadline));
+        let deadlines = deadlines.chain([self.first_use.next_deadline()]);
         let limit = deadlines.flatten().min().map(|at| at.saturating_duration_since(now));
         let fds: Vec<_> = sources.iter().map(|(_, fd, events)| (*fd, *events)).collect();
         let ready = poll::ready_among(&fds, limit)
@@ -529,7 +544,7 @@ impl Server {
     }
 
     fn drain(&mut self) {
-        let throttles = self.catalogue.served.iter().filter_map(|one| one.throttle.as_ref());
+        let throttles = self.catalogue.served().filter_map(|one| one.throttle.as_ref());
         throttles.for_each(|throttle| throttle.lift());
         self.threads().for_each(|threads| threads.stop_receiving(|_| true));
         let deadline = Instant::now() + self.shared.options.drain_timeout;

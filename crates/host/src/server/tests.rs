@@ -13,7 +13,7 @@ fn doors(server: &Server, now: Instant, stop: &StopSignal) -> usize {
 fn doors_are_left_alone_while_there_is_no_descriptor_for_a_client() {
     let dir = tempfile::tempdir().unwrap();
     let stop = StopSignal::install().unwrap();
-    let mut server = Server::new(Vec::new(), ServerOptions::default()).unwrap();
+    let mut server = Server::new(&[], Vec::new(), ServerOptions::default()).unwrap();
     server.listen_unix(&dir.path().join("s")).unwrap();
     server.listen_control(&dir.path().join("c"), Arc::new(|_| Vec::new())).unwrap();
     let now = Instant::now();

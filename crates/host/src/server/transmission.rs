@@ -258,7 +258,9 @@ impl Transmission {
                     self.send()?;
                     return Err(Ended);
                 }
-                Event::Opened(_) | Event::StartTls => unreachable!("an export is open"),
+                Event::Opened(_) | Event::Asked(_) | Event::StartTls => {
+                    unreachable!("an export is open")
+                }
             }
             self.collect_done()?;
             if self.outbox.is_full() {

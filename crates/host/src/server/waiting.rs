@@ -30,6 +30,8 @@ pub(super) trait Conversation {
 pub(super) enum Progress {
     /// It continues when the socket has one of these events.
     WaitsFor(PollFlags),
+    /// It continues when the server has opened what the client asks for. It has no time limit.
+    Asks,
     /// The client can be served when there is room.
     Complete,
     /// The connection has ended or must end.
@@ -61,6 +63,10 @@ struct Client<C> {
 impl<C> Client<C> {
     fn is_complete(&self) -> bool {
         self.progress == Progress::Complete
+    }
+
+    fn waits_for_the_server(&self) -> bool {
+        matches!(self.progress, Progress::Asks | Progress::Complete)
     }
 }
 
@@ -116,14 +122,16 @@ impl<C: Conversation> Waiting<C> {
     pub(super) fn sources(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         self.clients.iter().map(|client| match client.progress {
             Progress::WaitsFor(events) => (client.socket.as_fd(), events),
-            Progress::Complete | Progress::Over => (client.socket.as_fd(), C::LEAVES_WITH),
+            Progress::Asks | Progress::Complete | Progress::Over => {
+                (client.socket.as_fd(), C::LEAVES_WITH)
+            }
         })
     }
 
     /// Handles an event of the client at this index in [`Waiting::sources`]. If the client is
     /// removed, later ones move up.
     pub(super) fn on_ready(&mut self, now: Instant, index: usize) {
-        if self.clients[index].is_complete() {
+        if self.clients[index].waits_for_the_server() {
             drop(self.clients.remove(index));
         } else {
             self.go_on(now, index);
@@ -141,14 +149,14 @@ impl<C: Conversation> Waiting<C> {
 
     /// The next time limit of a client.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let talking = self.clients.iter().filter(|client| !client.is_complete());
+        let talking = self.clients.iter().filter(|client| !client.waits_for_the_server());
         talking.map(|client| client.deadline).min()
     }
 
     /// Ends conversations past their time limit.
     pub(super) fn expire(&mut self, now: Instant) {
         self.clients.retain_mut(|client| {
-            if !client.is_complete() && client.deadline <= now {
+            if !client.waits_for_the_server() && client.deadline <= now {
                 client.progress = client.conversation.time_is_up();
             }
             client.progress != Progress::Over
@@ -158,6 +166,24 @@ impl<C: Conversation> Waiting<C> {
     /// Drops all clients.
     pub(super) fn end(&mut self) {
         self.clients.clear();
+    }
+
+    /// Lets clients continue that ask the server, if the function has answered them. Their time
+    /// limit begins anew.
+    pub(super) fn answer(&mut self, now: Instant, mut answers: impl FnMut(&mut C) -> bool) {
+        for index in (0..self.clients.len()).rev() {
+            let client = &mut self.clients[index];
+            if client.progress == Progress::Asks && answers(&mut client.conversation) {
+                client.deadline = now + self.limits.time;
+                self.go_on(now, index);
+            }
+        }
+    }
+
+    /// Complete clients, which wait for room.
+    pub(super) fn complete(&self) -> impl Iterator<Item = &C> {
+        let complete = self.clients.iter().filter(|client| client.is_complete());
+        complete.map(|client| &client.conversation)
     }
 
     /// Takes the first complete client.

@@ -35,7 +35,9 @@ impl Serving {
         let path = socket.to_owned();
         let thread = std::thread::spawn(move || {
             let stop = StopSignal::install().unwrap();
-            let mut server = Server::new(exports, options).unwrap();
+            let order: Vec<String> =
+                exports.iter().map(|one: &ServedExport| one.name.clone()).collect();
+            let mut server = Server::new(&order, exports, options).unwrap();
             server.listen_unix(&path).unwrap();
             open_doors(&mut server);
             ready.send(()).unwrap();

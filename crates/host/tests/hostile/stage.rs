@@ -40,7 +40,13 @@ fn export(dir: &Path, name: &str) -> ServedExport {
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let volume = Volume::from_crypt(file, &params, &VolumeOptions::default()).unwrap();
     let volume = Arc::new(volume);
-    ServedExport { name: name.into(), volume, priority: Priority::default(), throttle: None }
+    ServedExport {
+        name: name.into(),
+        volume,
+        priority: Priority::default(),
+        throttle: None,
+        idle_close: None,
+    }
 }
 
 fn connect(socket: &Path) -> Guest {

@@ -32,6 +32,9 @@ pub struct Export {
     /// Longest READ or WRITE for clients that asked for block sizes. Other clients may send 32 MiB,
     /// the protocol's default.
     pub block_max_bytes: u32,
+    /// Whether the size and all after it are unknown until a client asks for the export:
+    /// [`super::Event::Asked`].
+    pub is_closed: bool,
 }
 
 /// The reason why an [`Export`] cannot be served.
@@ -66,6 +69,7 @@ impl Export {
             block_min_bytes: 1,
             block_preferred_bytes: 4096,
             block_max_bytes: DEFAULT_PAYLOAD_MAX_BYTES,
+            is_closed: false,
         }
     }
 
@@ -123,9 +127,42 @@ impl Export {
 pub(super) struct Exports {
     pub(super) list: alloc::sync::Arc<[Export]>,
     pub(super) default: Option<usize>,
+    /// The answer for a closed export of the list that the client has asked for.
+    pub(super) answered: Option<(usize, Availability)>,
+}
+
+/// What became of a closed export.
+#[derive(Clone, Debug)]
+pub(super) enum Availability {
+    Opened(Export),
+    Refused,
+}
+
+/// An export for a client that asks for it.
+#[derive(Debug)]
+pub(super) enum Looked<'a> {
+    Up(&'a Export),
+    /// The world has to say what it is.
+    Closed,
+    Refused,
 }
 
 impl Exports {
+    /// The export with this index. A refusal counts once.
+    pub(super) fn look_up(&mut self, index: usize) -> Looked<'_> {
+        let is_refused = |one: &mut (usize, Availability)| {
+            one.0 == index && matches!(one.1, Availability::Refused)
+        };
+        if self.answered.take_if(is_refused).is_some() {
+            return Looked::Refused;
+        }
+        match &self.answered {
+            _ if !self.list[index].is_closed => Looked::Up(&self.list[index]),
+            Some((of, Availability::Opened(export))) if *of == index => Looked::Up(export),
+            _ => Looked::Closed,
+        }
+    }
+
     /// Finds an export by a client's name. The empty name means the default export, unless an
     /// export has that name.
     pub(super) fn find(&self, name: &[u8]) -> Option<usize> {

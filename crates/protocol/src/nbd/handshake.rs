@@ -12,6 +12,7 @@
 //!   OptionHeader  ... and data that does not matter           Continue         OptionDiscard
 //!   OptionData    EXPORT_NAME, GO of a known export           its reply, Open  (transmission)
 //!   OptionData    EXPORT_NAME of an unknown one               Broken           Ended
+//!   OptionData    EXPORT_NAME, INFO, GO of a closed one       Asked            OptionData
 //!   OptionData    any other                                   its reply        OptionHeader
 //!   OptionDiscard bytes, more to come                         Continue         OptionDiscard
 //!   OptionDiscard the last bytes of ABORT                     ACK, Closed      Ended
@@ -124,7 +125,7 @@ impl Handshake {
 
     pub(super) fn on_bytes(
         &mut self,
-        exports: &Exports,
+        exports: &mut Exports,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Progress {
@@ -181,7 +182,12 @@ impl Handshake {
         step(4, Event::Continue)
     }
 
-    fn on_option_header(&mut self, exports: &Exports, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+    fn on_option_header(
+        &mut self,
+        exports: &mut Exports,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Progress {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Progress::Step(Step::NEED_MORE);
         };
@@ -264,13 +270,22 @@ impl Handshake {
 
     fn on_option_data(
         &mut self,
-        exports: &Exports,
+        exports: &mut Exports,
         (option, data): (u32, &[u8]),
         consumed: usize,
         out: &mut Vec<u8>,
     ) -> Progress {
-        let answer = options::answer_data(&mut self.negotiated, exports, option, data, out);
-        self.on_answer(answer, consumed)
+        match options::answer_data(&mut self.negotiated, exports, option, data, out) {
+            Answer::Ask(export) => {
+                // The option is read again when the world has answered.
+                if data.is_empty() {
+                    self.options_seen -= 1;
+                    self.state = State::OptionHeader;
+                }
+                step(0, Event::Asked(export))
+            }
+            answer => self.on_answer(answer, consumed),
+        }
     }
 
     fn on_answer(&mut self, answer: Answer, consumed: usize) -> Progress {
@@ -279,6 +294,7 @@ impl Handshake {
                 self.state = State::OptionHeader;
                 step(consumed, Event::Continue)
             }
+            Answer::Ask(_) => unreachable!("only options with data ask"),
             Answer::Open(opening) => Progress::Open { consumed, opening },
             Answer::End(event) => self.end(consumed, event),
         }
@@ -305,7 +321,7 @@ mod tests {
     const DISCARD: State = State::OptionDiscard { option: 99, left_bytes: 5, too_big: false };
 
     fn exports() -> Exports {
-        Exports { list: Arc::new([Export::new("disk", 4096)]), default: Some(0) }
+        Exports { list: Arc::new([Export::new("disk", 4096)]), default: Some(0), answered: None }
     }
 
     fn at(state: State) -> Handshake {
@@ -328,7 +344,7 @@ mod tests {
     fn edge(from: State, bytes: &[u8]) -> (Option<Event>, usize, bool, State) {
         let mut handshake = at(from);
         let mut out = Vec::new();
-        let (event, consumed) = match handshake.on_bytes(&exports(), bytes, &mut out) {
+        let (event, consumed) = match handshake.on_bytes(&mut exports(), bytes, &mut out) {
             Progress::Step(Step { consumed, event }) => (Some(event), consumed),
             Progress::Open { consumed, .. } => (None, consumed),
         };
@@ -388,13 +404,13 @@ mod tests {
         let mut plain = at(State::OptionHeader);
         plain.negotiated.fixed_newstyle = false;
         let (event, ended) = broken(Violation::NotFixedNewstyle(OPT_LIST));
-        let progress = plain.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
+        let progress = plain.on_bytes(&mut exports(), &header(OPT_LIST, 0), &mut vec![]);
         assert_eq!((progress, plain.state), (step(16, event), ended));
 
         let mut tireless = at(State::OptionHeader);
         tireless.options_seen = OPTIONS_MAX;
         let (event, ended) = broken(Violation::TooManyOptions);
-        let progress = tireless.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
+        let progress = tireless.on_bytes(&mut exports(), &header(OPT_LIST, 0), &mut vec![]);
         assert_eq!((progress, tireless.state), (step(16, event), ended));
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::export::{Export, Exports};
+use super::export::{Export, Exports, Looked};
 use super::handshake::Negotiated;
 use super::meta;
 use super::reply::ReplyMode;
@@ -15,6 +15,8 @@ use super::wire::*;
 pub(super) enum Answer {
     /// A final reply was written; the client may send its next option.
     Replied,
+    /// Nothing was written: the option asks for a closed export.
+    Ask(usize),
     /// The transmission phase begins.
     Open(Opening),
     /// The connection ends.
@@ -32,7 +34,7 @@ pub(super) fn reads_data(option: u32) -> bool {
 /// Answers an option for which [`reads_data`] is true.
 pub(super) fn answer_data(
     negotiated: &mut Negotiated,
-    exports: &Exports,
+    exports: &mut Exports,
     option: u32,
     data: &[u8],
     out: &mut Vec<u8>,
@@ -135,7 +137,7 @@ fn list(exports: &Exports, out: &mut Vec<u8>) {
 
 fn export_name(
     negotiated: &Negotiated,
-    exports: &Exports,
+    exports: &mut Exports,
     name: &[u8],
     out: &mut Vec<u8>,
 ) -> Answer {
@@ -145,8 +147,12 @@ fn export_name(
     let Some(index) = exports.find(name) else {
         return Answer::End(Event::Broken(Violation::UnknownExport));
     };
+    let export = match exports.look_up(index) {
+        Looked::Up(export) => export,
+        Looked::Closed => return Answer::Ask(index),
+        Looked::Refused => return Answer::End(Event::Broken(Violation::ExportNotAvailable)),
+    };
     let opening = opening(negotiated, index, false);
-    let export = &exports.list[index];
     out.put64(export.size_bytes);
     out.put16(export.transmission_flags(opening.mode, opening.allocation));
     if !negotiated.no_zeroes {
@@ -157,7 +163,7 @@ fn export_name(
 
 fn info_or_go(
     negotiated: &Negotiated,
-    exports: &Exports,
+    exports: &mut Exports,
     option: u32,
     data: &[u8],
     out: &mut Vec<u8>,
@@ -170,8 +176,16 @@ fn info_or_go(
         put_error(option, REP_ERR_UNKNOWN, "no export of this name", out);
         return Answer::Replied;
     };
+    let export = match exports.look_up(index) {
+        Looked::Up(export) => export,
+        Looked::Closed => return Answer::Ask(index),
+        Looked::Refused => {
+            put_error(option, REP_ERR_UNKNOWN, "the server cannot open this export now", out);
+            return Answer::Replied;
+        }
+    };
     let opening = opening(negotiated, index, wanted.block_size);
-    put_infos(option, &exports.list[index], &opening, &wanted, out);
+    put_infos(option, export, &opening, &wanted, out);
     put_option_reply(option, REP_ACK, &[], out);
     if option == OPT_GO { Answer::Open(opening) } else { Answer::Replied }
 }

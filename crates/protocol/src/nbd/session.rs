@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::export::{Export, Exports};
+use super::export::{Availability, Export, Exports, Looked};
 use super::handshake::{Handshake, Progress, Security};
 use super::reply::{Answered, Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
 use super::request::{Errno, Request};
@@ -28,8 +28,8 @@ impl Step {
     pub(super) const NEED_MORE: Self = Self { consumed: 0, event: Event::NeedMore };
 }
 
-/// An event on a connection. Every event but `NeedMore`, `Closed` and `Broken` consumed at least
-/// one byte.
+/// An event on a connection. Every event but `NeedMore`, `Asked`, `Closed` and `Broken` consumed at
+/// least one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// More bytes are necessary: receive. At most 64 KiB in the handshake, and 44 bytes or one
@@ -40,6 +40,9 @@ pub enum Event {
     /// The client starts TLS: send the written bytes, then perform a TLS handshake. All later bytes
     /// must come out of TLS. Bytes that arrived before the end of sending break the protocol.
     StartTls,
+    /// A client asks for the closed export with this index: call [`Session::opened`] or
+    /// [`Session::refused`], then [`Session::on_bytes`] again.
+    Asked(usize),
     /// The transmission phase begins, on the export with this index.
     Opened(usize),
     /// A request to execute. `Payload` events follow a WRITE.
@@ -86,6 +89,9 @@ pub enum Violation {
     /// EXPORT_NAME of an unknown export: the option has no error reply.
     #[error("EXPORT_NAME asked for an export that does not exist")]
     UnknownExport,
+    /// EXPORT_NAME of an export that does not open: the option has no error reply.
+    #[error("EXPORT_NAME asked for an export that cannot be opened")]
+    ExportNotAvailable,
     /// EXPORT_NAME after extended headers, which the specification forbids.
     #[error("EXPORT_NAME after EXTENDED_HEADERS: the client must use GO")]
     ExportNameAfterExtended,
@@ -149,7 +155,7 @@ impl Session {
         }
         assert!(default_export.is_none_or(|index| index < exports.len()));
         Self {
-            exports: Exports { list: exports, default: default_export },
+            exports: Exports { list: exports, default: default_export, answered: None },
             phase: Phase::Handshake(Handshake::new()),
             piece: Piece { align_bytes: 1, max_bytes: usize::MAX },
         }
@@ -206,14 +212,32 @@ impl Session {
     #[cold]
     fn on_handshake_bytes(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
         let Phase::Handshake(handshake) = &mut self.phase else { return Step::NEED_MORE };
-        match handshake.on_bytes(&self.exports, bytes, out) {
+        match handshake.on_bytes(&mut self.exports, bytes, out) {
             Progress::Step(step) => step,
             Progress::Open { consumed, opening } => {
-                let export = &self.exports.list[opening.export];
+                let index = opening.export;
+                let Looked::Up(export) = self.exports.look_up(index) else {
+                    unreachable!("the handshake has described it");
+                };
                 self.phase = Phase::Transmission(Transmission::new(export, opening));
-                Step { consumed, event: Event::Opened(opening.export) }
+                Step { consumed, event: Event::Opened(index) }
             }
         }
+    }
+
+    /// Describes a closed export that the client has asked for, as it is now.
+    ///
+    /// # Panics
+    ///
+    /// If the export does not pass [`Export::check`].
+    pub fn opened(&mut self, index: usize, export: Export) {
+        assert_eq!(export.check(), Ok(()), "exports are checked before they are served");
+        self.exports.answered = Some((index, Availability::Opened(export)));
+    }
+
+    /// Refuses a closed export that the client has asked for, once.
+    pub fn refused(&mut self, index: usize) {
+        self.exports.answered = Some((index, Availability::Refused));
     }
 
     /// Whether the session is in the transmission phase.

@@ -168,6 +168,10 @@ pub(crate) struct Peer {
     /// Disk on which requests are executed, if present.
     pub(crate) disk: Option<Vec<u8>>,
     current: Option<Request>,
+    /// Closed exports that the client has asked for.
+    pub(crate) asked: Vec<usize>,
+    /// Answers to the next ones, from the last to the first; then they are refused.
+    pub(crate) opens: Vec<Export>,
 }
 
 pub(crate) fn small_export() -> Export {
@@ -214,6 +218,8 @@ impl Peer {
             received: Vec::new(),
             disk: None,
             current: None,
+            asked: Vec::new(),
+            opens: Vec::new(),
         }
     }
 
@@ -240,6 +246,13 @@ impl Peer {
                 }
                 Event::Closed => break self.seen.push(SessionOutput::Closed),
                 Event::Broken(violation) => break self.seen.push(SessionOutput::Broken(violation)),
+                Event::Asked(index) => {
+                    self.asked.push(index);
+                    match self.opens.pop() {
+                        Some(export) => self.session.opened(index, export),
+                        None => self.session.refused(index),
+                    }
+                }
                 _ => assert!(consumed > 0, "no progress without bytes: {event:?}"),
             }
             self.on_event(event, taken);

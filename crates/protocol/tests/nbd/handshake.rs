@@ -388,3 +388,70 @@ fn exports_at_the_limits_of_the_protocol_are_served() {
     let larger_min = Export { block_min_bytes: 8192, ..usual() };
     assert!(larger_min.check().is_err(), "its preferred block is 4096 bytes");
 }
+
+/// An open export, and a closed one.
+fn with_closed() -> Vec<Export> {
+    let closed = Export { is_closed: true, ..Export::new("other", 0) };
+    vec![small_export(), closed]
+}
+
+#[test]
+fn closed_export_is_listed_and_is_described_when_a_client_asks_for_it() {
+    let mut peer = Peer::haggling(with_closed());
+    assert_eq!(peer.haggle(LIST, &[]).len(), 3);
+    assert!(peer.asked.is_empty(), "a list opens nothing");
+    let open = two_exports().pop().unwrap();
+    peer.opens = vec![open.clone(), open.clone()];
+    let info = peer.haggle(INFO, &info_data("other", &[]));
+    assert_eq!(info, [info_export(8 << 30, OTHER_FLAGS), (ACK, vec![])]);
+    let replies = peer.haggle(GO, &info_data("other", &[]));
+    assert_eq!(replies, info);
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
+    assert_eq!(peer.asked, [1], "one answer is enough");
+
+    let mut peer = Peer::haggling(with_closed());
+    peer.opens = vec![open];
+    peer.feed(&option(EXPORT_NAME, b"other"));
+    assert_eq!(peer.out[..8], (8_u64 << 30).to_be_bytes());
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(1)]);
+}
+
+#[test]
+fn closed_default_export_of_the_empty_name_is_asked_for() {
+    let closed = Export { is_closed: true, ..Export::new("", 0) };
+    let mut peer = serve(vec![closed]);
+    peer.feed(&client_flags());
+    peer.opens = vec![Export::new("", 1 << 20)];
+    peer.feed(&option(EXPORT_NAME, b""));
+    assert_eq!(peer.take_seen(), [SessionOutput::Opened(0)]);
+}
+
+#[test]
+fn closed_export_that_does_not_open_is_refused_and_may_be_asked_for_again() {
+    let mut peer = Peer::haggling(with_closed());
+    for number in [INFO, GO] {
+        assert_eq!(peer.haggle_one(number, &info_data("other", &[])), ERR_UNKNOWN);
+    }
+    peer.opens = vec![Export::new("other", 512)];
+    assert_eq!(peer.haggle(GO, &info_data("other", &[]))[1], (ACK, vec![]));
+    assert_eq!(peer.asked, [1, 1, 1]);
+
+    let mut peer = Peer::haggling(with_closed());
+    peer.feed(&option(EXPORT_NAME, b"other"));
+    assert_eq!(broken(&mut peer), Violation::ExportNotAvailable);
+}
+
+#[test]
+fn context_of_a_closed_export_is_kept_until_it_opens() {
+    let mut peer = Peer::haggling(with_closed());
+    peer.haggle(STRUCTURED_REPLY, &[]);
+    let contexts = peer.haggle(SET_META, &meta_data("other", &["base:allocation"]));
+    assert_eq!(contexts.len(), 2);
+    assert!(peer.asked.is_empty());
+    peer.opens = vec![Export::new("other", 1 << 20)];
+    peer.haggle(GO, &info_data("other", &[]));
+    peer.take_seen();
+    // Without the context it would be refused.
+    peer.feed(&Ask::new(BLOCK_STATUS, 0, 4096).bytes(Mode::Structured));
+    assert!(matches!(peer.take_seen()[..], [SessionOutput::Request(_)]));
+}

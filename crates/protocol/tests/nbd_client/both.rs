@@ -85,6 +85,7 @@ impl Server {
             at += step.consumed;
             match step.event {
                 nbd::Event::NeedMore => break,
+                nbd::Event::Asked(_) => unreachable!("no export is closed"),
                 nbd::Event::Continue | nbd::Event::StartTls | nbd::Event::Opened(_) => {}
                 nbd::Event::Request(request) if request.command == Command::Write => {
                     self.write = Some(request);

@@ -16,7 +16,7 @@ impl Serving<'_> {
         for (name, path) in listening.disks() {
             let exports = self.plan.exports.iter().zip(&self.volumes);
             for (spec, volume) in exports.filter(|(spec, _)| spec.name == *name) {
-                lines.extend(announcement(spec, volume, servers, Some(path), tls));
+                lines.extend(announcement(spec, volume.as_ref(), servers, Some(path), tls));
             }
         }
         lines
@@ -26,7 +26,7 @@ impl Serving<'_> {
 /// Volumes and their addresses: one line each, and one for each other name.
 pub(super) fn announcement(
     spec: &ExportSpec,
-    volume: &Volume,
+    volume: Option<&Volume>,
     servers: &[nbd::Server],
     disk_path: Option<&String>,
     tls: &TlsArgs,
@@ -43,14 +43,19 @@ pub(super) fn announcement(
     let vhost_user = disk.map(|disk| disk.socket.to_string());
     let nbd = (!servers.is_empty()).then(|| at(&spec.name));
     let places: Vec<_> = nbd.into_iter().chain(vhost_user).chain(disk_path.cloned()).collect();
+    let what = volume.map_or_else(|| "closed until its first use".to_owned(), described);
+    let itself = format!("serving {path} ({what}) at {}", places.join(" and "));
+    std::iter::once(itself).chain(aliases).collect()
+}
+
+/// What an open volume is.
+pub(super) fn described(volume: &Volume) -> String {
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
-    let itself = format!(
-        "serving {path} ({}, {}{}{}) at {}",
+    format!(
+        "{}, {}{}{}",
         human_size(volume.len()),
         volume.describe(),
         elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
         if volume.is_read_only() { ", read-only" } else { "" },
-        places.join(" and ")
-    );
-    std::iter::once(itself).chain(aliases).collect()
+    )
 }

@@ -16,17 +16,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-use blockyard::{Live, RateLimits, Reloaded, Server, Volume};
+use blockyard::{Listening, Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
 use blockyard_host::sandbox::{self, hinders_reading};
 use sd_notify::NotifyState;
 
+use super::first_use::{self, Turns};
 use super::fixed::Fixed;
 use super::{
-    ServeArgs, announcement, open_export, own_disk, tell_service_manager, with_disk, with_export,
-    with_limits,
+    ServeArgs, announcement, own_disk, prepared, started, tell_service_manager, with_disk,
+    with_export, with_limits,
 };
 use crate::config::{Config, ExportSpec, RateSpec};
 use crate::disk_spec::DiskSocket;
@@ -37,12 +38,12 @@ use crate::output::{InUse, say};
 
 /// Stack of a reload: opening a volume needs more than an answer of the control socket has. This is
 /// the usual size of a main thread.
-const STACK_BYTES: usize = 8 << 20;
+pub(super) const STACK_BYTES: usize = 8 << 20;
 
 /// Reads the configuration of a server again.
-struct Reloader {
+pub(super) struct Reloader {
     args: Arc<ServeArgs>,
-    live: Live,
+    pub(super) live: Live,
     /// Addresses of exports.
     servers: Vec<nbd::Server>,
     /// Settings that only a restart changes.
@@ -51,6 +52,10 @@ struct Reloader {
     broker: Option<Weak<Broker>>,
     /// One reload at a time.
     current: Mutex<Current>,
+    /// One key derivation at a time: it may take a large part of the memory.
+    unlocks: Mutex<()>,
+    /// One opening at a time of each export that is opened at its first use.
+    pub(super) first_uses: Turns,
 }
 
 /// Exports and limits that the server has now.
@@ -62,17 +67,27 @@ pub(super) struct Current {
 /// Follows SIGHUP and the control socket from now on.
 pub(super) fn start(
     args: &Arc<ServeArgs>,
-    live: &Live,
+    listening: &mut Listening,
     servers: Vec<nbd::Server>,
     (current, fixed): (Current, Fixed),
     (signal, broker): (CollectedSignal, Option<Weak<Broker>>),
 ) -> Result<(), Failure> {
     let args = Arc::clone(args);
-    let current = Mutex::new(current);
-    let reloader = Arc::new(Reloader { args, live: live.clone(), servers, fixed, broker, current });
+    let live = listening.live();
+    let reloader = Arc::new(Reloader {
+        args,
+        live,
+        servers,
+        fixed,
+        broker,
+        current: Mutex::new(current),
+        unlocks: Mutex::default(),
+        first_uses: Turns::default(),
+    });
     if reloader.args.config.is_some() {
         let for_clients = Arc::clone(&reloader);
-        live.on_reload(move || on_a_thread(&for_clients));
+        reloader.live.on_reload(move || on_a_thread(&for_clients));
+        first_use::start(&reloader, listening);
     }
     let by_signal = move || {
         leave_signals_to_others();
@@ -155,11 +170,11 @@ impl From<Failure> for Problem {
     }
 }
 
-/// An export that was opened, and its volume.
-type Opened = (Arc<ExportSpec>, Volume);
+/// A new export, and its volume. `None`: it is opened at its first use.
+pub(super) type Opened = (Arc<ExportSpec>, Option<Volume>);
 
 impl Reloader {
-    fn current(&self) -> MutexGuard<'_, Current> {
+    pub(super) fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,7 +242,7 @@ impl Reloader {
         groups: &BTreeMap<String, RateLimits>,
         errors: &mut Vec<String>,
     ) -> Result<(), Failure> {
-        let opened = [(Arc::clone(spec), self.open(spec)?)];
+        let opened = [(Arc::clone(spec), self.open_now(spec)?)];
         errors.extend(self.change(served, &opened, &BTreeSet::new(), groups, Server::new())?);
         Ok(())
     }
@@ -258,7 +273,7 @@ impl Reloader {
                 later.push(Arc::clone(spec));
                 continue;
             }
-            match self.open(spec) {
+            match self.open_now(spec) {
                 Ok(volume) => opened.push((Arc::clone(spec), volume)),
                 Err(failure) if failure.exit == Exit::Busy && !plan.leaving.is_empty() => {
                     later.push(Arc::clone(spec));
@@ -271,10 +286,22 @@ impl Reloader {
         Ok((opened, later))
     }
 
-    /// Opens a new export, without a question for its passphrase.
-    fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
-        let fixed = &self.fixed;
-        open_export(spec, fixed.threads, fixed.is_controlled, StdinUse::Closed).map_err(|failure| {
+    /// Opens a new export, unless that is for its first use.
+    fn open_now(&self, spec: &ExportSpec) -> Result<Option<Volume>, Failure> {
+        spec.first_use.is_none().then(|| self.open(spec)).transpose()
+    }
+
+    /// Opens an export, without a question for its passphrase.
+    pub(super) fn open(&self, spec: &ExportSpec) -> Result<Volume, Failure> {
+        let Fixed { threads, is_controlled, .. } = self.fixed;
+        let opened = prepared(spec, threads, is_controlled, StdinUse::Closed);
+        let opened = opened.and_then(|prepared| {
+            let turn = self.unlocks.lock().unwrap_or_else(PoisonError::into_inner);
+            let unlocked = prepared.unlock()?;
+            drop(turn);
+            started(spec, unlocked)
+        });
+        opened.map_err(|failure| {
             // Tokens have been tried then.
             if spec.volume.key.source == KeySource::Ask && sandbox::parts().is_some() {
                 return Failure { message: format!("{failure}; {NO_TOKENS}"), ..failure };
@@ -285,7 +312,7 @@ impl Reloader {
 
     /// Serves these exports and those that were opened, and no others; returns errors of those that
     /// have left.
-    fn change(
+    pub(super) fn change(
         &self,
         served: &mut Vec<Arc<ExportSpec>>,
         opened: &[Opened],
@@ -298,9 +325,10 @@ impl Reloader {
         let paths = opened.iter().flat_map(|(spec, _)| spec.volume.paths());
         let mut in_use = InUse::of_paths(paths);
         for (spec, volume) in opened {
-            server = with_disk(with_export(server, spec, volume), spec)?;
-            in_use.add_volume(volume);
+            server = with_disk(with_export(server, spec, volume.as_ref()), spec)?;
+            volume.iter().for_each(|volume| in_use.add_volume(volume));
             limited.insert(spec.name.clone());
+            after.retain(|one| one.name != spec.name);
             after.push(Arc::clone(spec));
         }
         // The default export is the first one.
@@ -308,9 +336,11 @@ impl Reloader {
         server = with_limits(server, &after, groups, |spec| limited.contains(&spec.name));
         let order: Vec<String> = after.iter().flat_map(|spec| spec.names().cloned()).collect();
         let errors = self.live.change(&order, server.protect(in_use))?;
-        for (spec, volume) in opened {
+        // Those that are opened at their first use were announced before.
+        let is_new = |spec: &ExportSpec| served.iter().all(|one| one.name != spec.name);
+        for (spec, volume) in opened.iter().filter(|(spec, _)| is_new(spec)) {
             let tls = &self.fixed.tls;
-            let lines = announcement(spec, volume, &self.servers, None, tls);
+            let lines = announcement(spec, volume.as_ref(), &self.servers, None, tls);
             lines.iter().for_each(|line| say(line));
         }
         *served = after;
@@ -319,7 +349,7 @@ impl Reloader {
 }
 
 /// Checks that the sandbox permits to open an export.
-fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
+pub(super) fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
     if let KeySource::Command(command) = &spec.volume.key.source
         && !command.is_permitted()
     {

@@ -12,6 +12,8 @@ use blockyard::Volume;
 use blockyard::keys::KeyCommand;
 use blockyard::sandbox::{self, Needs, Parts, Place, Reach};
 use blockyard_host::broker::Broker;
+use blockyard_host::nbd::uri::Uri;
+use blockyard_host::rbd::RbdName;
 use blockyard_host::remote::is_remote;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Deserialize;
@@ -19,6 +21,7 @@ use serde::Deserialize;
 use super::lifetime::Running;
 use super::steps::find_step;
 use super::{Plan, ServeArgs, Serving};
+use crate::config::ExportSpec;
 use crate::disk_spec::DiskSocket;
 use crate::failure::{Failure, printable};
 use crate::key::KeySource;
@@ -132,7 +135,12 @@ impl Serving<'_> {
             KeyCommand::start_outside(&outside.0, commands).map_err(|error| failed(&error))?;
         }
         outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
-        if volumes.iter().any(sandbox::hinders) {
+        let later = plan.exports.iter().filter(|spec| spec.first_use.is_some());
+        let is_rbd = |spec: &Arc<ExportSpec>| {
+            let disks = spec.volume.disks();
+            disks.iter().filter_map(|disk| disk.to_str()).any(RbdName::is_rbd)
+        };
+        if volumes.iter().flatten().any(sandbox::hinders) || later.clone().any(is_rbd) {
             return plan.sandbox.without(
                 "threads of Ceph's library accept no limits, so the server has no sandbox; \
                  docs/ceph.md shows a server of two processes",
@@ -242,10 +250,22 @@ impl Plan {
         }
     }
 
-    fn needs(&self, volumes: &[Volume]) -> Result<Needs, Failure> {
+    fn needs(&self, volumes: &[Option<Volume>]) -> Result<Needs, Failure> {
         let mut needs = Needs::of_process();
-        for volume in volumes {
+        for volume in volumes.iter().flatten() {
             sandbox::add_volume(&mut needs, volume, self.control.is_some())?;
+        }
+        let later = self.exports.iter().filter(|spec| spec.first_use.is_some());
+        for spec in later.clone() {
+            for uri in spec.volume.disks().iter().filter_map(|disk| disk.to_str()) {
+                if is_remote(Path::new(uri)) {
+                    let uri = Uri::parse(uri).map_err(|error| {
+                        Failure::failed(error.to_string())
+                            .at(format_args!("exports.{}", printable(&spec.name)))
+                    })?;
+                    needs.connects_to(&uri);
+                }
+            }
         }
         let allowed = self
             .sandbox
@@ -253,7 +273,7 @@ impl Plan {
             .iter()
             .map(|path| Place { must_exist: true, ..Place::new(path, Reach::Everything) });
         needs.places.extend(allowed);
-        if volumes.iter().any(Volume::uses_rings) {
+        if later.count() > 0 || volumes.iter().flatten().any(Volume::uses_rings) {
             let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
             let queues = disks.map(|disk| usize::from(disk.options.queues)).sum::<usize>();
             needs.rings = self.max_connections + queues;

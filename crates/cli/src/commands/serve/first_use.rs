@@ -1,0 +1,110 @@
+//! Volumes that are opened when a client asks for their export (`open = "first-use"`).
+//!
+//! ```text
+//! client ─> serving thread ─> a thread: header, key ─> one key derivation at a time ─> served
+//!                                        fails ─> the client is refused, and the log says why
+//! ```
+//! The server closes them again after `idle_close`. The next client makes it ask for the key anew.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use blockyard::{Listening, Server};
+use blockyard_host::log::{Event, Kind, Value};
+use blockyard_host::sandbox;
+
+use super::announcement::described;
+use super::reload::{Reloader, STACK_BYTES, check_sandbox};
+use crate::config::ExportSpec;
+use crate::failure::Failure;
+use crate::key::KeySource;
+
+/// A lock for each export.
+#[derive(Default)]
+pub(super) struct Turns(Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, name: &str) -> Arc<Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(name.to_owned()).or_default())
+    }
+}
+
+/// Opens exports at their first use from now on.
+pub(super) fn start(reloader: &Arc<Reloader>, listening: &mut Listening) {
+    let reloader = Arc::clone(reloader);
+    listening.on_first_use(move |name| {
+        let thread = std::thread::Builder::new().name("first-use".into()).stack_size(STACK_BYTES);
+        let opener = Arc::clone(&reloader);
+        let asked = name.to_owned();
+        if let Err(error) = thread.spawn(move || opener.open_first(&asked)) {
+            say_failed(name, &Failure::failed(format!("no thread for it: {error}")));
+            reloader.live.refuse(&[name.to_owned()]);
+        }
+    });
+}
+
+impl Reloader {
+    /// Opens the export with this name, or refuses its clients.
+    fn open_first(&self, name: &str) {
+        let Some(spec) = self.spec(name) else { return self.live.refuse(&[name.to_owned()]) };
+        let turn = self.first_uses.of(&spec.name);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A client of another name was first.
+        if self.live.names().iter().any(|open| open == name) {
+            return;
+        }
+        let started = Instant::now();
+        if let Err(failure) = self.opened_first(&spec, started) {
+            say_failed(&spec.name, &failure);
+            self.live.refuse(&spec.names().cloned().collect::<Vec<_>>());
+        }
+    }
+
+    /// The present settings of the export with this name.
+    fn spec(&self, name: &str) -> Option<Arc<ExportSpec>> {
+        let current = self.current();
+        current.exports.iter().find(|spec| spec.names().any(|one| one == name)).cloned()
+    }
+
+    fn opened_first(&self, spec: &Arc<ExportSpec>, started: Instant) -> Result<(), Failure> {
+        if sandbox::parts().is_some() {
+            check_sandbox(spec)?;
+        }
+        let volume = self.open(spec)?;
+        let what = described(&volume);
+        let mut current = self.current();
+        let present = current.exports.iter().find(|one| one.is_like(spec)).cloned();
+        let Some(present) = present else {
+            return Err(Failure::failed("the configuration has changed meanwhile; try again"));
+        };
+        let groups = current.limit_groups.clone();
+        let opened = [(present, Some(volume))];
+        self.change(&mut current.exports, &opened, &Default::default(), &groups, Server::new())?;
+        drop(current);
+        say_opened(spec, &what, started);
+        Ok(())
+    }
+}
+
+fn say_opened(spec: &ExportSpec, what: &str, started: Instant) {
+    let name = &spec.name;
+    let milliseconds = started.elapsed().as_millis();
+    let key = match &spec.volume.key.source {
+        KeySource::Command(_) => "key_command",
+        KeySource::Credential(_) => "key_credential",
+        _ => "key_file",
+    };
+    let number = u64::try_from(milliseconds).unwrap_or(u64::MAX);
+    let fields = [("key", Value::Text(key)), ("milliseconds", Value::Number(number))];
+    Event::new(Kind::ExportOpened).export(name).fields(&fields).say(format_args!(
+        "export {name:?} was opened in {milliseconds} ms with its {key}: {} ({what})",
+        spec.volume.path.display()
+    ));
+}
+
+fn say_failed(name: &str, failure: &Failure) {
+    let event = Event::new(Kind::OpenFailed).export(name);
+    event.say(format_args!("export {name:?} cannot be opened: {failure}"));
+}

@@ -1,0 +1,216 @@
+//! Exports that are opened when a client asks for them, and closed when they have none.
+
+mod lab;
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use lab::nbd::Nbd;
+use lab::{Lab, PASSPHRASE, Server, noise, text};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Settings of every server. New exports lie in its folder.
+const HEAD: &str = "socket = 's'\ncontrol = 'c'\nsandbox_allow = ['.']\n";
+const SERVE: [&str; 3] = ["serve", "--config", "c.toml"];
+
+/// An export of a volume with the same name that is opened at its first use.
+fn export(name: &str, more: &str) -> String {
+    format!(
+        "[exports.{name}]\nvolume = '{name}'\nopen = 'first-use'\nkey_file = '{name}.key'\n{more}\n"
+    )
+}
+
+fn configure(lab: &Lab, exports: &[String]) {
+    lab.write("c.toml", format!("{HEAD}{}", exports.concat()));
+}
+
+/// A lab with volumes of these names, each with a key file.
+fn with_volumes(names: &[&str]) -> Lab {
+    let lab = Lab::new();
+    for name in names {
+        lab.volume(name);
+        lab.write(&format!("{name}.key"), PASSPHRASE);
+    }
+    lab
+}
+
+fn serve(lab: &Lab, exports: &[String]) -> Server {
+    configure(lab, exports);
+    Server::start(lab.blockyard(&SERVE))
+}
+
+/// Names of the open exports.
+fn open(lab: &Lab) -> Vec<String> {
+    let status: Value = serde_json::from_slice(&lab.ok(&["status", "--json", "c"]).stdout).unwrap();
+    let devices = status["devices"].as_array().unwrap();
+    devices.iter().map(|device| device["exports"][0].as_str().unwrap().to_owned()).collect()
+}
+
+fn opens(lines: &[String], name: &str) -> usize {
+    let start = format!("blockyard: export {name:?} was opened in ");
+    lines.iter().filter(|line| line.starts_with(&start)).count()
+}
+
+#[test]
+fn export_is_listed_closed_and_is_opened_by_its_first_client_only() {
+    let lab = with_volumes(&["a", "b"]);
+    let server = serve(&lab, &[export("a", ""), export("b", "")]);
+    assert!(open(&lab).is_empty());
+    let socket = lab.path("s");
+    let mut first = Nbd::open_export(&socket, "a");
+    assert_eq!(first.write(0, &noise(4096, 1)), 0);
+    let mut second = Nbd::open_export(&socket, "a");
+    assert_eq!(second.read(0, 4096), noise(4096, 1));
+    assert_eq!(open(&lab), ["a"]);
+    // It stays open without `idle_close`.
+    drop((first, second));
+    assert_eq!(Nbd::open_export(&socket, "a").read(0, 4096), noise(4096, 1));
+    let lines = server.stop_and_read(Signal::TERM);
+    assert_eq!((opens(&lines, "a"), opens(&lines, "b")), (1, 0), "{lines:?}");
+    let opened = lines.iter().find(|line| line.contains("was opened")).unwrap();
+    assert!(opened.contains("with its key_file: ") && opened.contains("aes-xts"), "{opened}");
+}
+
+#[test]
+fn clients_that_come_at_once_share_one_opening() {
+    let lab = with_volumes(&["a", "b"]);
+    let aliased = export("a", "aliases = { other = 'idle' }");
+    let server = serve(&lab, &[aliased, export("b", "")]);
+    let socket = lab.path("s");
+    thread::scope(|scope| {
+        for number in 0..24 {
+            let socket = &socket;
+            let name = ["a", "other", "b"][number % 3];
+            scope.spawn(move || assert_eq!(Nbd::open_export(socket, name).read(0, 512).len(), 512));
+        }
+    });
+    let lines = server.stop_and_read(Signal::TERM);
+    assert_eq!((opens(&lines, "a"), opens(&lines, "b")), (1, 1), "{lines:?}");
+}
+
+#[test]
+fn export_that_does_not_open_is_refused_with_a_reason_in_the_log_and_tried_again() {
+    let lab = with_volumes(&["a", "b"]);
+    lab.write("a.key", "wrong");
+    let mut server = serve(&lab, &[export("a", ""), export("b", "")]);
+    let socket = lab.path("s");
+    assert!(!Nbd::can_open(&socket, "a"));
+    server.wait_for("blockyard: export \"a\" cannot be opened: ");
+    // Others are not affected, and the next client tries it again.
+    assert!(Nbd::can_open(&socket, "b"));
+    lab.write("a.key", PASSPHRASE);
+    assert!(Nbd::can_open(&socket, "a"));
+    fs::remove_file(lab.path("a.key")).unwrap();
+    assert!(Nbd::can_open(&socket, "a"), "it is open");
+}
+
+#[test]
+fn idle_export_is_flushed_and_closed_and_asks_for_its_key_again() {
+    let lab = with_volumes(&["a"]);
+    let mut server = serve(&lab, &[export("a", "idle_close = 1")]);
+    let socket = lab.path("s");
+    let mut client = Nbd::open_export(&socket, "a");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    drop(client);
+    server.wait_for("blockyard: export \"a\" is closed after 1 s without a client");
+    assert!(open(&lab).is_empty());
+    // Another process may write: the lock of the image is free.
+    let words = ["dump", "a", "--key-file", "a.key", "--output", "plain"];
+    lab.ok(&words);
+    assert_eq!(lab.read("plain")[..4096], noise(4096, 1));
+    let other = lab.serve(&["a", "--key-file", "a.key", "--socket", "other"]);
+    assert!(!Nbd::can_open(&socket, "a"), "the other server has the volume");
+    server.wait_for("blockyard: export \"a\" cannot be opened: ");
+    assert!(other.stop(Signal::TERM).success());
+    lab.write("a.key", "wrong");
+    assert!(!Nbd::can_open(&socket, "a"), "no key is kept");
+    lab.write("a.key", PASSPHRASE);
+    let mut client = Nbd::open_export(&socket, "a");
+    assert_eq!(client.read(0, 4096), noise(4096, 1));
+    assert!(server.stop(Signal::TERM).success());
+}
+
+#[test]
+fn client_keeps_its_export_open_and_a_silent_one_does_not() {
+    let lab = with_volumes(&["a", "b"]);
+    let mut server = serve(&lab, &[export("a", "idle_close = 1"), export("b", "idle_close = 1")]);
+    let socket = lab.path("s");
+    let mut client = Nbd::open_export(&socket, "a");
+    // It negotiates nothing.
+    let _silent = UnixStream::connect(&socket).unwrap();
+    assert!(Nbd::can_open(&socket, "b"));
+    server.wait_for("blockyard: export \"b\" is closed after 1 s without a client");
+    assert_eq!(open(&lab), ["a"]);
+    assert_eq!(client.read(0, 512).len(), 512);
+}
+
+#[test]
+fn reload_adds_changes_and_removes_closed_exports() {
+    let lab = with_volumes(&["a", "b"]);
+    let server = serve(&lab, &[export("a", "")]);
+    let socket = lab.path("s");
+    let mut client = Nbd::open_export(&socket, "a");
+    assert!(!Nbd::can_open(&socket, "b"));
+    configure(&lab, &[export("a", ""), export("b", "")]);
+    let said = text(&lab.ok(&["reload", "c"]).stdout);
+    assert!(said.contains("added") && !said.contains("replaced"), "{said}");
+    assert_eq!(open(&lab), ["a"]);
+    assert_eq!(client.read(0, 512).len(), 512, "its connection stays");
+    assert!(Nbd::can_open(&socket, "b"));
+    // Other settings close an open export; the next client opens it with them.
+    configure(&lab, &[export("a", "read_only = true"), export("b", "")]);
+    lab.ok(&["reload", "c"]);
+    assert_eq!(open(&lab), ["b"]);
+    assert_ne!(Nbd::open_export(&socket, "a").write(0, &[1; 512]), 0);
+    configure(&lab, &[export("b", "")]);
+    lab.ok(&["reload", "c"]);
+    assert!(!Nbd::can_open(&socket, "a"));
+    assert!(server.stop(Signal::TERM).success());
+}
+
+/// The process outside of the sandbox starts one program at a time.
+#[test]
+fn key_commands_of_many_exports_run_one_after_another() {
+    let names = ["a", "b", "c1", "d"];
+    let lab = with_volumes(&names);
+    // Nothing that the server could write: the command is refused otherwise.
+    let head = HEAD.replace("sandbox_allow = ['.']\n", "");
+    let export = |name: &str| {
+        let file = lab.path(&format!("{name}.key")).display().to_string();
+        format!(
+            "[exports.{name}]\nvolume = '{name}'\nopen = 'first-use'\nkey_command = 'cat {file}'\n"
+        )
+    };
+    lab.write("c.toml", format!("{head}{}", names.map(export).concat()));
+    let server = Server::start(lab.blockyard(&SERVE));
+    let socket = lab.path("s");
+    thread::scope(|scope| {
+        for name in names {
+            let socket = &socket;
+            scope.spawn(move || assert!(Nbd::can_open(socket, name), "{name}"));
+        }
+    });
+    let lines = server.stop_and_read(Signal::TERM);
+    let by_command = lines.iter().filter(|line| line.contains("with its key_command: "));
+    assert_eq!(by_command.count(), names.len(), "{lines:?}");
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused() {
+    let lab = with_volumes(&["a"]);
+    let key = "key_file = 'a.key'";
+    for (settings, problem) in [
+        (format!("volume = 'a'\n{key}\nidle_close = 9"), "add `open = \"first-use\"`"),
+        ("volume = 'a'\nopen = 'first-use'".into(), "needs `key_file`, `key_command`"),
+        ("table = 'a'\nopen = 'first-use'".into(), "is for a `volume`"),
+        (format!("volume = 'a'\n{key}\nopen = 'first-use'\nvhost_user = 'v'"), "`vhost_user`"),
+        (format!("volume = 'a'\n{key}\nopen = 'first-use'\nidle_close = 0"), "at least 1 second"),
+        (format!("volume = 'a'\n{key}\nopen = 'later'"), "first-use"),
+    ] {
+        lab.write("c.toml", format!("{HEAD}[exports.a]\n{settings}\n"));
+        let error = lab.refused(&SERVE, 1);
+        assert!(error.contains(problem), "{settings}: {error}");
+    }
+}
