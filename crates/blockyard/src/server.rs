@@ -80,6 +80,7 @@ struct Export {
     priority: Priority,
     /// Time without a client after which it is closed.
     idle_close: Option<Duration>,
+    max_connections: Option<usize>,
 }
 
 impl Export {
@@ -88,8 +89,8 @@ impl Export {
         let has_one = has_throttles || throttle.limits().is_some();
         let throttle = has_one.then(|| Arc::clone(throttle));
         let volume = Arc::clone(&self.volume.host);
-        let Self { name, priority, idle_close, .. } = self;
-        ServedExport { name, volume, priority, throttle, idle_close }
+        let Self { name, priority, idle_close, max_connections, .. } = self;
+        ServedExport { name, volume, priority, throttle, idle_close, max_connections }
     }
 }
 
@@ -155,7 +156,13 @@ impl Server {
     ) -> Self {
         let (volume, name) = (Arc::clone(volume.shared()), name.into());
         self.names.push(name.clone());
-        self.exports.push(Export { name, volume, priority, idle_close: None });
+        self.exports.push(Export {
+            name,
+            volume,
+            priority,
+            idle_close: None,
+            max_connections: None,
+        });
         self
     }
 
@@ -311,6 +318,21 @@ impl Server {
     #[must_use]
     pub fn changing(mut self) -> Self {
         self.is_live = true;
+        self
+    }
+
+    /// Limit of connections of the volume of these names; others are refused.
+    /// [`Server::max_connections`] is the limit of all volumes.
+    #[must_use]
+    pub fn max_connections_of<N: AsRef<str>>(
+        mut self,
+        names: impl IntoIterator<Item = N>,
+        limit: usize,
+    ) -> Self {
+        for name in names {
+            let named = self.exports.iter_mut().filter(|export| export.name == name.as_ref());
+            named.for_each(|export| export.max_connections = Some(limit));
+        }
         self
     }
 

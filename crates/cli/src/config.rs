@@ -100,7 +100,7 @@ pub(crate) struct Config {
 }
 
 /// One export: a volume under a name.
-// 16 fields: one for each group of keys.
+// 17 fields: one for each group of keys.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
     /// Name for clients.
@@ -133,6 +133,8 @@ pub(crate) struct ExportSpec {
     pub(crate) ublk: Option<UblkOptions>,
     /// It is opened at its first use.
     pub(crate) first_use: Option<FirstUse>,
+    /// Limit of the connections of all its names.
+    pub(crate) max_connections: Option<usize>,
     /// Its text in a configuration, without limits; `None` if options describe it.
     pub(crate) text: Option<Box<ExportText>>,
 }

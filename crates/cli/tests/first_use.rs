@@ -4,6 +4,7 @@ mod lab;
 
 use std::fs;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::thread;
 
 use lab::nbd::Nbd;
@@ -213,4 +214,41 @@ fn settings_that_do_not_fit_are_refused() {
         let error = lab.refused(&SERVE, 1);
         assert!(error.contains(problem), "{settings}: {error}");
     }
+}
+
+#[test]
+fn one_tenant_does_not_take_the_connections_of_another() {
+    let lab = with_volumes(&["a", "b"]);
+    let limited = export("a", "max_connections = 2\naliases = { other = 'idle' }");
+    let mut server = serve(&lab, &[limited, export("b", "")]);
+    let socket = lab.path("s");
+    let mut first = Nbd::open_export(&socket, "a");
+    let second = Nbd::open_export(&socket, "other");
+    for name in ["a", "other"] {
+        assert!(!Nbd::can_open(&socket, name));
+    }
+    server.wait_for("blockyard: a client is refused: export \"a\" has its 2 connections already");
+    assert!(Nbd::can_open(&socket, "b"));
+    assert_eq!(first.read(0, 512).len(), 512);
+    drop(second);
+    server.wait_for_line("has left export \"other\"");
+    // The place is free when the thread has ended, which is after its line.
+    while !Nbd::can_open(&socket, "a") {}
+}
+
+#[test]
+fn descriptors_suffice_for_all_exports_though_the_soft_limit_is_low() {
+    let names: Vec<String> = (0..24).map(|number| format!("v{number}")).collect();
+    let lab = with_volumes(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let exports: Vec<String> = names.iter().map(|name| export(name, "")).collect();
+    configure(&lab, &exports);
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=48:4096", "--", env!("CARGO_BIN_EXE_blockyard")]).args(SERVE);
+    limited.current_dir(lab.path(""));
+    let server = Server::start(limited);
+    let socket = lab.path("s");
+    let open: Vec<Nbd> = names.iter().map(|name| Nbd::open_export(&socket, name)).collect();
+    assert_eq!(open.len(), names.len());
+    drop(open);
+    assert!(server.stop(Signal::TERM).success());
 }

@@ -260,6 +260,15 @@ pub fn flush_for_others() {
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
+/// Raises the soft limit of open descriptors to this number, or to the hard limit.
+pub fn raise_descriptors(wanted: usize) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = maximum.map_or(wanted as u64, |maximum| maximum.min(wanted as u64));
+    if current.is_some_and(|current| current < raised) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
+    }
+}
+
 /// Blocks every signal in this thread, because another thread waits for stops; needed for threads
 /// started before [`StopSignal::install`]. The signal of the sandbox is for all threads.
 pub fn leave_signals_to_others() {

@@ -47,6 +47,7 @@ fn zeros_without_holes_allocate_and_others_do_not() {
             priority: Priority::default(),
             throttle: None,
             idle_close: None,
+            max_connections: None,
         };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         let mut client = serving.connect("");

@@ -91,6 +91,7 @@ fn with_client(client: impl FnOnce(&mut UnixStream)) {
             priority,
             throttle: None,
             idle_close: None,
+            max_connections: None,
         }];
         let order: Vec<String> =
             exports.iter().map(|one: &ServedExport| one.name.clone()).collect();

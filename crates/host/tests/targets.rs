@@ -159,6 +159,7 @@ fn delay_and_timer_serve_a_connection_that_waits_for_nothing_else() {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     };
     let serving = client::Serving::start(&socket, vec![export]);
     let mut client = serving.connect("a");
@@ -221,8 +222,14 @@ fn write_with_fua_is_in_the_log_when_it_is_answered() {
     let socket = files.dir.path().join("socket");
     let name = "a".into();
     let priority = Priority::default();
-    let export =
-        ServedExport { name, volume: volume(&table), priority, throttle: None, idle_close: None };
+    let export = ServedExport {
+        name,
+        volume: volume(&table),
+        priority,
+        throttle: None,
+        idle_close: None,
+        max_connections: None,
+    };
     let serving = client::Serving::start(&socket, vec![export]);
     let mut client = serving.connect("a");
     client.ask(client::WRITE, 0, 1, (0, 4096), 1);

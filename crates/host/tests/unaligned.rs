@@ -71,6 +71,7 @@ impl Served {
             priority: Priority::default(),
             throttle: None,
             idle_close: None,
+            max_connections: None,
         };
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         Self { serving, volume, _dir: dir }

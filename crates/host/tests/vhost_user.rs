@@ -69,6 +69,7 @@ impl Served {
             priority: Priority::default(),
             throttle: None,
             idle_close: None,
+            max_connections: None,
         };
         let socket = dir.path().join("vhost");
         let at = socket.clone();

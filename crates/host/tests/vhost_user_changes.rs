@@ -61,6 +61,7 @@ fn serve_with(folder: &Folder, target: &str, options: DeviceOptions) -> (Serving
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     };
     let socket = folder.path("vhost");
     let nbd = folder.path("nbd");

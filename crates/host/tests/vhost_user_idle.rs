@@ -41,6 +41,7 @@ fn serve(socket: &Path, polling: Polling) -> (Serving, Arc<Volume>) {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     };
     let at = socket.to_owned();
     let options = DeviceOptions { polling, ..DeviceOptions::default() };

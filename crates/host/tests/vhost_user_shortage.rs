@@ -56,6 +56,7 @@ fn queue_starts_when_the_system_has_descriptors_again() {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     };
     let socket = dir.path().join("vhost");
     let at = socket.clone();

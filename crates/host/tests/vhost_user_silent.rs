@@ -31,6 +31,7 @@ fn serve(dir: &Path) -> (Serving, PathBuf) {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     };
     let socket = dir.join("vhost");
     let at = socket.clone();

@@ -38,6 +38,7 @@ fn exports(folder: &Path) -> Vec<ServedExport> {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     }]
 }
 

@@ -25,7 +25,7 @@ use blockyard::{
     Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, UblkOptions, Volume,
 };
 use blockyard_host::log::{catch_up, never_wait};
-use blockyard_host::process::{CollectedSignal, flush_for_others};
+use blockyard_host::process::{CollectedSignal, flush_for_others, raise_descriptors};
 use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL, check_ublk};
 use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
@@ -302,6 +302,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     // Before any thread or secret. The last to be dropped: it removes what the others cannot.
     let outside = Outside::start(&args)?;
     let mut plan = Plan::new(&args, activated)?;
+    plan.raise_descriptors();
     let outside = outside.filter(|_| !plan.sandbox.is_off());
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;
     let prepared = plan.prepare(&args)?;
@@ -532,6 +533,17 @@ impl Plan {
         })
     }
 
+    /// Raises the limit of descriptors, as far as the system permits, if the exports need more.
+    fn raise_descriptors(&self) {
+        // A connection has a socket and a ring. A volume has files, rings of its device, and its
+        // files once more in the sandbox: 8 at most was counted with one device.
+        const OF_THE_PROCESS: usize = 64;
+        const OF_CONNECTION: usize = 2;
+        const OF_EXPORT: usize = 16;
+        let of_exports = OF_EXPORT * self.exports.len();
+        raise_descriptors(OF_THE_PROCESS + OF_CONNECTION * self.max_connections + of_exports);
+    }
+
     /// Makes the folder of a private socket, if one is asked for.
     fn make_private_socket(&mut self) -> Result<Option<PrivateFolder>, Failure> {
         if !self.socket.as_deref().is_some_and(sockets::is_private) {
@@ -615,7 +627,10 @@ impl Plan {
 /// Adds an export with all its names; without a volume it is closed.
 fn with_export(server: Server, spec: &ExportSpec, volume: Option<&Volume>) -> Server {
     let Some(volume) = volume else { return spec.names().fold(server, Server::closed) };
-    let server = with_names(server, spec, volume);
+    let mut server = with_names(server, spec, volume);
+    if let Some(limit) = spec.max_connections {
+        server = server.max_connections_of(spec.names(), limit);
+    }
     match spec.first_use.and_then(|first_use| first_use.idle_close) {
         Some(limit) => server.close_idle(spec.names(), limit),
         None => server,
@@ -724,6 +739,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         disk,
         ublk,
         first_use: None,
+        max_connections: None,
         text: None,
     };
     check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;

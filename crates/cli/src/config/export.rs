@@ -12,7 +12,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::remote::is_remote;
-use blockyard_host::server::{QUEUES_USUAL, RING_LEN_MAX};
+use blockyard_host::server::{CONNECTIONS_MAX, QUEUES_USUAL, RING_LEN_MAX};
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, check
 use crate::size::parse_size;
 use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
-// 59 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 60 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -75,6 +75,7 @@ pub(crate) struct ExportText {
     aliases: BTreeMap<String, String>,
     open: Option<OpenText>,
     idle_close: Option<u64>,
+    max_connections: Option<u16>,
     vhost_user: Option<PathBuf>,
     num_queues: Option<u16>,
     queue_size: Option<u16>,
@@ -184,6 +185,7 @@ impl ExportText {
             disk,
             ublk,
             first_use,
+            max_connections: self.max_connections()?,
             text: Some(Box::new(text)),
         })
     }
@@ -191,6 +193,15 @@ impl ExportText {
     /// All that needs another opening of the volume.
     fn without_limits(self) -> Self {
         Self { iops_limit: None, bps_limit: None, burst: None, limit_group: None, ..self }
+    }
+
+    fn max_connections(&self) -> Result<Option<usize>, Failure> {
+        match self.max_connections.map(usize::from) {
+            Some(limit) if !(1..=CONNECTIONS_MAX).contains(&limit) => Err(Failure::failed(
+                format!("max_connections = {limit}; it must be 1 to {CONNECTIONS_MAX}"),
+            )),
+            limit => Ok(limit),
+        }
     }
 
     fn first_use(&self, key: &KeySource) -> Result<Option<FirstUse>, Failure> {

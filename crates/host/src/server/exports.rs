@@ -29,6 +29,9 @@ pub struct ServedExport {
     pub throttle: Option<Arc<SharedThrottle>>,
     /// The export is closed after this time without a client; `None`: it stays open.
     pub idle_close: Option<Duration>,
+    /// Limit of the connections of all names of its volume; further clients are refused. `None`:
+    /// only that of the server.
+    pub max_connections: Option<usize>,
 }
 
 /// The exports for new clients.
@@ -229,7 +232,9 @@ fn shortened(name: &str) -> String {
 }
 
 /// A volume's description for clients.
-fn described(ServedExport { name, volume, .. }: &ServedExport, multi_conn: bool) -> Export {
+fn described(export: &ServedExport, multi_conn: bool) -> Export {
+    let ServedExport { name, volume, max_connections, .. } = export;
+    let multi_conn = multi_conn && *max_connections != Some(1);
     Export {
         description: volume.describe(),
         read_only: volume.read_only(),

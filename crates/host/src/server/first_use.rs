@@ -11,12 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::Server;
 use super::exchange::number;
-use super::exports::distinct;
+use super::exports::{ServedExport, distinct};
+use super::handshake::Handshake;
 use crate::Error;
 use crate::log::{Event, Kind, Value};
 
@@ -112,9 +113,12 @@ impl Server {
     pub(super) fn close_idle(&mut self, now: Instant) {
         let before = std::mem::take(&mut self.first_use.idle);
         for group in self.catalogue.closable() {
+            let is_of = |client: &Handshake, export: &Arc<ServedExport>| {
+                client.opened().is_some_and(|one| Arc::ptr_eq(&one, export))
+            };
             let is_used = group.iter().any(|export| {
                 self.connections.any(|of| of == number(export))
-                    || self.handshakes.complete().any(|client| client.has_opened(export))
+                    || self.handshakes.complete().any(|client| is_of(client, export))
             });
             let Some(limit) = group[0].idle_close.filter(|_| !is_used) else { continue };
             let key = number(&group[0]);

@@ -115,10 +115,10 @@ impl Handshake {
         self.is_answered = true;
     }
 
-    /// Whether the client has opened this export, and waits for room.
-    pub(super) fn has_opened(&self, export: &Arc<ServedExport>) -> bool {
-        let Stage::Opened { export: place } = self.stage else { return false };
-        self.served(place).is_some_and(|one| Arc::ptr_eq(&one, export))
+    /// The export that the client has opened, unless it was closed or removed meanwhile.
+    pub(super) fn opened(&self) -> Option<Arc<ServedExport>> {
+        let Stage::Opened { export } = self.stage else { return None };
+        self.served(export)
     }
 
     /// The export at a place of its list, unless it is closed.

@@ -527,12 +527,33 @@ impl Server {
             let Some(export) = opened.export.clone().filter(|one| self.catalogue.has(one)) else {
                 continue;
             };
+            if self.is_taken(&export) {
+                continue;
+            }
             self.connections.start(socket, number(&export), move |socket| {
                 connection::serve(&shared, socket, &export, opened);
             });
         }
         self.controls.iter_mut().for_each(Control::answer);
         self.devices.iter_mut().for_each(|device| device.front_end.join_ended());
+    }
+
+    /// Whether an export has as many connections as it may have, by all names of its volume. The
+    /// client is refused: one that opens several at once would wait for itself.
+    fn is_taken(&self, export: &ServedExport) -> bool {
+        let Some(limit) = export.max_connections else { return false };
+        let all = self.catalogue.served();
+        let names = all.filter(|one| Arc::ptr_eq(&one.volume, &export.volume)).map(number);
+        let names: Vec<usize> = names.collect();
+        let is_taken = self.connections.count(|of| names.contains(&of)) >= limit;
+        if is_taken {
+            let refused = Event::new(Kind::ClientRefused).export(&export.name);
+            refused.say(format_args!(
+                "a client is refused: export {:?} has its {limit} connections already",
+                export.name
+            ));
+        }
+        is_taken
     }
 
     /// The threads that serve data.

@@ -118,6 +118,11 @@ impl Threads {
         }
     }
 
+    /// Number of threads that serve clients of such things.
+    pub(super) fn count(&self, is_it: impl Fn(usize) -> bool) -> usize {
+        self.running.iter().filter(|running| is_it(running.of)).count()
+    }
+
     /// Whether a thread serves a client of such a thing.
     pub(super) fn any(&self, is_it: impl Fn(usize) -> bool) -> bool {
         self.running.iter().any(|running| is_it(running.of))

@@ -46,6 +46,7 @@ fn export(dir: &Path, name: &str) -> ServedExport {
         priority: Priority::default(),
         throttle: None,
         idle_close: None,
+        max_connections: None,
     }
 }
 
