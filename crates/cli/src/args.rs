@@ -96,6 +96,7 @@ pub(crate) enum Command {
     Message(control::MessageArgs),
     Limit(control::LimitArgs),
     Reload(control::ReloadArgs),
+    Forget(control::ForgetArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
     #[cfg(feature = "lab")]
@@ -140,6 +141,7 @@ impl Command {
             Self::Message(args) => control::message(&args),
             Self::Limit(args) => control::limit(&args),
             Self::Reload(args) => control::reload(&args),
+            Self::Forget(args) => control::forget(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
             #[cfg(feature = "lab")]

@@ -171,6 +171,30 @@ fn reload_adds_changes_and_removes_closed_exports() {
     assert!(server.stop(Signal::TERM).success());
 }
 
+#[test]
+fn forgotten_export_loses_nothing_and_asks_for_its_key_again() {
+    let lab = with_volumes(&["a", "b"]);
+    let mut server = serve(&lab, &[export("a", ""), export("b", "").replace("first-use", "start")]);
+    let socket = lab.path("s");
+    let mut client = Nbd::open_export(&socket, "a");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    lab.ok(&["forget", "c", "--export", "a"]);
+    server.wait_for("blockyard: export \"a\" is closed on request");
+    assert_eq!(client.end(), 0, "it is disconnected");
+    assert_eq!(open(&lab), ["b"]);
+    lab.write("a.key", "wrong");
+    assert!(!Nbd::can_open(&socket, "a"));
+    lab.write("a.key", PASSPHRASE);
+    assert_eq!(Nbd::open_export(&socket, "a").read(0, 4096), noise(4096, 1));
+    lab.ok(&["forget", "c", "--export", "a"]);
+    // A closed one is no error: its key is not there.
+    lab.ok(&["forget", "c", "--export", "a"]);
+    let error = lab.refused(&["forget", "c", "--export", "b"], 1);
+    assert!(error.contains("opens with the server"), "{error}");
+    let error = lab.refused(&["forget", "c", "--export", "none"], 1);
+    assert!(error.contains("there is no export \"none\""), "{error}");
+}
+
 /// The process outside of the sandbox starts one program at a time.
 #[test]
 fn key_commands_of_many_exports_run_one_after_another() {

@@ -262,6 +262,15 @@ impl Control {
         self.ask(b"reload\n")
     }
 
+    /// Closes an export that opens at its next use, which wipes its keys. Its clients get the
+    /// replies to what the server has received, and are disconnected.
+    ///
+    /// # Errors
+    /// The server does not answer or refuses: the export opens with the server; or the flush failed.
+    pub fn forget(&self, export: &str) -> Result<(), ControlError> {
+        self.done(&format!("forget {}\n", name(export)?))
+    }
+
     /// Ends the recording of a volume.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ pub(super) enum Request {
     TraceStart(TraceFile),
     TraceStop,
     Reload,
+    /// Close an export that opens at its next use.
+    Forget,
 }
 
 pub(super) fn invalid(problem: impl Into<String>) -> ControlError {
@@ -72,6 +74,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Limit(limits, keeps_burst), export))
         }
         "reload" => Ok((Request::Reload, rest)),
+        "forget" => Ok((Request::Forget, rest)),
         "trace-stop" => Ok((Request::TraceStop, rest)),
         "trace-start" => {
             let (to, export) = trace_file(rest)?;
@@ -91,7 +94,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         }
         _ => {
             let known = "status, suspend, resume, resume-accepting-loss, resize, limit, message, \
-                         key-set, key-wipe, trace-start, trace-stop and reload";
+                         key-set, key-wipe, trace-start, trace-stop, reload and forget";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
@@ -185,6 +188,7 @@ mod tests {
             ),
             ("trace-stop my disk", "TraceStop \"my disk\""),
             ("reload", "Reload \"\""),
+            ("forget a b", "Forget \"a b\""),
             ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),
         ] {
             assert_eq!(shown(line), meaning, "{line}");

@@ -27,7 +27,12 @@ pub(crate) struct Devices {
     served: RwLock<Served>,
     /// Reads the configuration again, if the program can.
     reload: OnceLock<Reload>,
+    /// Closes an export, if the program can.
+    forget: OnceLock<Forget>,
 }
+
+/// A function that closes the export of a name; its refusal.
+pub(crate) type Forget = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// A function that changes the exports; its reply or its refusal.
 pub(crate) type Reload = Box<dyn Fn() -> Result<Reloaded, String> + Send + Sync>;
@@ -76,9 +81,9 @@ impl Device {
 impl Devices {
     /// All exports, grouped by volume.
     pub(crate) fn new(exports: &[Named], max_connections: usize, in_use: InUse) -> Self {
-        let served = Served { devices: Vec::new(), in_use };
+        let served = RwLock::new(Served { devices: Vec::new(), in_use });
         let devices =
-            Self { max_connections, served: RwLock::new(served), reload: OnceLock::new() };
+            Self { max_connections, served, reload: OnceLock::new(), forget: OnceLock::new() };
         devices.replace(exports, InUse::default());
         devices
     }
@@ -124,6 +129,11 @@ impl Devices {
         let _ = self.reload.set(reload);
     }
 
+    /// Lets clients of the control socket close exports.
+    pub(crate) fn on_forget(&self, forget: Forget) {
+        let _ = self.forget.set(forget);
+    }
+
     fn devices(&self) -> Vec<Arc<Device>> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).devices.clone()
     }
@@ -158,12 +168,17 @@ impl Devices {
             let failed = |problem| ControlError { name: "EINVAL", problem };
             return Ok(json(&reload().map_err(failed)?));
         }
+        if matches!(request, Request::Forget) {
+            let forget = self.forget.get().ok_or_else(|| invalid(NO_RELOAD))?;
+            forget(export).map_err(|problem| ControlError { name: "EINVAL", problem })?;
+            return Ok(json(&Done {}));
+        }
         let device = &*self.find(export)?;
         let volume = &device.volume.host;
         let name = if export.is_empty() { &device.names[0] } else { export };
         let event = |kind| Event::new(kind).export(name);
         match request {
-            Request::Status | Request::Reload => unreachable!("answered above"),
+            Request::Status | Request::Reload | Request::Forget => unreachable!("answered above"),
             Request::Suspend => {
                 volume.suspend()?;
                 event(Kind::Suspended).say(format_args!("export {name:?} is suspended"));

@@ -99,7 +99,20 @@ impl Live {
         self.remote.refuse(names.to_vec());
     }
 
-    /// The names of all exports, in their order.
+    /// Closes the volume of an open export, with all its names, as [`Live::change`] closes a removed
+    /// one. The names stay in the list, and the next client asks for a closed export.
+    ///
+    /// Returns whether it was open.
+    ///
+    /// # Errors
+    /// The volume cannot be flushed: acknowledged writes may be lost.
+    pub fn close(&self, name: &str) -> Result<bool, Error> {
+        let Some(outcome) = self.remote.close(name.to_owned()) else { return Ok(false) };
+        outcome?.wait().ok_or_else(ended)??;
+        Ok(true)
+    }
+
+    /// The names of the open exports, in their order.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let devices = self.devices.upgrade();
@@ -112,6 +125,14 @@ impl Live {
     pub fn on_reload(&self, reload: impl Fn() -> Result<Reloaded, String> + Send + Sync + 'static) {
         if let Some(devices) = self.devices.upgrade() {
             devices.on_reload(Box::new(reload));
+        }
+    }
+
+    /// Lets clients of the control socket close an export ([`Live::close`]). The function gets its
+    /// name; its error is the refusal.
+    pub fn on_forget(&self, forget: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static) {
+        if let Some(devices) = self.devices.upgrade() {
+            devices.on_forget(Box::new(forget));
         }
     }
 

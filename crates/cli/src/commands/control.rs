@@ -1,5 +1,5 @@
-//! `blockyard status`, `suspend`, `resume`, `message`, `limit` and `reload`: commands to a running
-//! server over its control socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume`, `message`, `limit`, `reload` and `forget`: commands to a
+//! running server over its control socket (`serve --control`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -131,6 +131,26 @@ pub(crate) struct ReloadArgs {
     help: ShortHelpArgs,
 }
 
+/// Close a volume that opens at its first use, and wipe its keys
+///
+/// The export must have `open = "first-use"` in the configuration. Its clients get the replies to
+/// requests that the server has received, and are disconnected. The next client opens it again: its
+/// key file or key command decides whether that is possible.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ForgetArgs {
+    /// The server's control socket
+    #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    socket: PathBuf,
+
+    /// Name of the export
+    #[arg(long, value_name = "NAME")]
+    export: String,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
 /// Server and volume.
 #[derive(Args, Debug)]
 pub(super) struct DeviceArgs {
@@ -251,6 +271,13 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
         lines.extend(names.iter().map(|name| format!("{what} {}\n", printable(name))));
     }
     print(&lines)
+}
+
+/// Closes an export.
+pub(crate) fn forget(args: &ForgetArgs) -> Result<(), Failure> {
+    // Longer than the server gives clients for their replies.
+    let limit = Duration::from_secs(60);
+    Ok(Control::at(&args.socket).timeout(limit).forget(&args.export)?)
 }
 
 impl DeviceArgs {

@@ -69,6 +69,22 @@ impl Remote {
         (Self { calls, ends }, receiver)
     }
 
+    /// Closes the open volume of this export, with all its names, until clients ask for it again.
+    /// `None`: the server has ended, or the export is not open.
+    ///
+    /// # Errors
+    /// There is no thread for the flush.
+    #[must_use]
+    pub fn close(&self, name: String) -> Option<Result<Outcome, Error>> {
+        let (reply, replies) = mpsc::channel();
+        let call = move |server: &mut Server| {
+            let _ = reply.send(server.close(&name));
+        };
+        self.calls.send(Box::new(call)).ok()?;
+        self.ends.signal();
+        replies.recv().ok()?
+    }
+
     /// Refuses clients that ask for these closed exports. The next ones are asked for anew.
     pub fn refuse(&self, names: Vec<String>) {
         let call = move |server: &mut Server| server.refuse_first_use(&names);
@@ -238,6 +254,16 @@ impl Server {
     #[must_use]
     pub fn remote(&self) -> Remote {
         self.remote.clone()
+    }
+
+    /// Closes the volume of an export.
+    fn close(&mut self, name: &str) -> Option<Result<Outcome, Error>> {
+        let export = self.catalogue.find(name)?;
+        let volume = Arc::clone(&export.volume);
+        let all = self.catalogue.served().filter(|one| Arc::ptr_eq(&one.volume, &volume));
+        let group: Vec<_> = all.cloned().collect();
+        let (sender, outcome) = mpsc::channel();
+        Some(self.close_group(&group, (sender, None)).map(|()| Outcome(outcome)))
     }
 
     /// Changes the exports. Fails without a change.

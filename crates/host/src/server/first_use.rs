@@ -11,7 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use super::Server;
@@ -127,19 +128,26 @@ impl Server {
                 self.first_use.idle.insert(key, deadline);
                 continue;
             }
-            let names: Vec<String> = group.iter().map(|export| export.name.clone()).collect();
-            let volumes = distinct(&group);
-            let (unheard, _) = mpsc::channel();
             // Without a thread for the flush, it is tried again after the time.
-            if self.let_leave(group.clone(), volumes, (unheard, Some(limit))).is_ok() {
-                self.catalogue.close(&group);
-                if let Some(program) = &self.first_use.program {
-                    (program.closing)(names);
-                }
-                // The end of the export continues in the next round.
-                self.ends.signal();
-            }
+            let (unheard, _) = mpsc::channel();
+            let _ = self.close_group(&group, (unheard, Some(limit)));
         }
+    }
+
+    /// Closes the exports of a volume.
+    pub(super) fn close_group(
+        &mut self,
+        group: &[Arc<ServedExport>],
+        report: (Sender<Result<(), Error>>, Option<Duration>),
+    ) -> Result<(), Error> {
+        self.let_leave(group.to_vec(), distinct(group), report)?;
+        self.catalogue.close(group);
+        if let Some(program) = &self.first_use.program {
+            (program.closing)(group.iter().map(|export| export.name.clone()).collect());
+        }
+        // The end of the exports continues in the next round.
+        self.ends.signal();
+        Ok(())
     }
 }
 

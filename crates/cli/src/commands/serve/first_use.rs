@@ -34,6 +34,8 @@ impl Turns {
 /// Opens exports at their first use from now on.
 pub(super) fn start(reloader: &Arc<Reloader>, listening: &mut Listening) {
     let reloader = Arc::clone(reloader);
+    let forgetter = Arc::clone(&reloader);
+    reloader.live.on_forget(move |name| forgetter.forget(name));
     listening.on_first_use(move |name| {
         let thread = std::thread::Builder::new().name("first-use".into()).stack_size(STACK_BYTES);
         let opener = Arc::clone(&reloader);
@@ -46,6 +48,24 @@ pub(super) fn start(reloader: &Arc<Reloader>, listening: &mut Listening) {
 }
 
 impl Reloader {
+    /// Closes an export for a client of the control socket.
+    pub(super) fn forget(&self, name: &str) -> Result<(), String> {
+        let spec = self.spec(name).ok_or_else(|| format!("there is no export {name:?}"))?;
+        if spec.first_use.is_none() {
+            return Err(format!(
+                "export {name:?} opens with the server; `open = \"first-use\"` lets it open again"
+            ));
+        }
+        // One that opens at the moment is closed when it is open.
+        let turn = self.first_uses.of(&spec.name);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.live.close(&spec.name).map_err(|error| error.to_string())? {
+            let event = Event::new(Kind::ExportClosed).export(&spec.name);
+            event.say(format_args!("export {:?} is closed on request", spec.name));
+        }
+        Ok(())
+    }
+
     /// Opens the export with this name, or refuses its clients.
     fn open_first(&self, name: &str) {
         let Some(spec) = self.spec(name) else { return self.live.refuse(&[name.to_owned()]) };
