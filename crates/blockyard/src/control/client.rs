@@ -266,7 +266,8 @@ impl Control {
     /// replies to what the server has received, and are disconnected.
     ///
     /// # Errors
-    /// The server does not answer or refuses: the export opens with the server; or the flush failed.
+    /// The server does not answer or refuses: the export opens with the server. Or the flush
+    /// failed.
     pub fn forget(&self, export: &str) -> Result<(), ControlError> {
         self.done(&format!("forget {}\n", name(export)?))
     }

@@ -99,8 +99,8 @@ impl Live {
         self.remote.refuse(names.to_vec());
     }
 
-    /// Closes the volume of an open export, with all its names, as [`Live::change`] closes a removed
-    /// one. The names stay in the list, and the next client asks for a closed export.
+    /// Closes the volume of an open export, with all its names, as [`Live::change`] closes a
+    /// removed one. The names stay in the list, and the next client asks for a closed export.
     ///
     /// Returns whether it was open.
     ///

@@ -1,5 +1,5 @@
-//! `blockyard status`, `suspend`, `resume`, `message`, `limit`, `reload` and `forget`: commands to a
-//! running server over its control socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume`, `message`, `limit`, `reload` and `forget`: commands to
+//! a running server over its control socket (`serve --control`).
 
 use std::path::PathBuf;
 use std::time::Duration;
