@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 
-use lab::nbd::Nbd;
+use lab::nbd::{Nbd, greeted};
 use lab::{Lab, PASSPHRASE, Server, noise, text};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -131,6 +131,19 @@ fn idle_export_is_flushed_and_closed_and_asks_for_its_key_again() {
     let mut client = Nbd::open_export(&socket, "a");
     assert_eq!(client.read(0, 4096), noise(4096, 1));
     assert!(server.stop(Signal::TERM).success());
+}
+
+/// The list that it was shown has an open export.
+#[test]
+fn client_that_connected_before_the_close_opens_the_export_after_it() {
+    let lab = with_volumes(&["a"]);
+    let mut server = serve(&lab, &[export("a", "idle_close = 1")]);
+    let socket = lab.path("s");
+    let first = Nbd::open_export(&socket, "a");
+    let second = greeted(&socket);
+    drop(first);
+    server.wait_for("blockyard: export \"a\" is closed after 1 s without a client");
+    assert_eq!(Nbd::of_greeted(second, "a").read(0, 512).len(), 512);
 }
 
 #[test]

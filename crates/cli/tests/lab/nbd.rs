@@ -14,6 +14,13 @@ pub(crate) struct Nbd {
     pub(crate) size_bytes: u64,
 }
 
+/// A connection after the greeting of the server.
+pub(crate) fn greeted(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    stream
+}
+
 impl Nbd {
     /// Opens the default export (`NBD_OPT_EXPORT_NAME`, without the zeroes).
     pub(crate) fn open(socket: &Path) -> Self {
@@ -22,9 +29,11 @@ impl Nbd {
 
     /// Opens the export of this name.
     pub(crate) fn open_export(socket: &Path, name: &str) -> Self {
-        let mut stream = UnixStream::connect(socket).unwrap();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
+        Self::of_greeted(greeted(socket), name)
+    }
+
+    /// Asks for an export on a connection that is [`greeted`].
+    pub(crate) fn of_greeted(mut stream: UnixStream, name: &str) -> Self {
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(1u32.to_be_bytes());
@@ -39,8 +48,7 @@ impl Nbd {
 
     /// Whether an export of this name can be opened.
     pub(crate) fn can_open(socket: &Path, name: &str) -> bool {
-        let mut stream = UnixStream::connect(socket).unwrap();
-        stream.read_exact(&mut [0; 18]).unwrap();
+        let mut stream = greeted(socket);
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(1u32.to_be_bytes());

@@ -53,7 +53,10 @@ struct Entry {
 impl Entry {
     fn described(&self, multi_conn: bool) -> Export {
         match &self.open {
-            Some(export) => described(export, multi_conn),
+            // It may be closed between the list and the question.
+            Some(export) => {
+                Export { is_closed: export.idle_close.is_some(), ..described(export, multi_conn) }
+            }
             None => {
                 let description = "closed until its first use".into();
                 Export { is_closed: true, description, ..Export::new(&self.name, 0) }
