@@ -2,6 +2,7 @@
 //!
 //! An existing file is replaced only with the caller's permission, and a file in use never.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -97,7 +98,7 @@ impl OutputError {
 
 /// Files and devices in use as input or volume: no output may overwrite them.
 #[derive(Clone, Debug, Default)]
-pub struct InUse(Vec<FileId>);
+pub struct InUse(BTreeSet<FileId>);
 
 /// True if two names lead to one file.
 #[must_use]

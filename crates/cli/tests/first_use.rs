@@ -147,6 +147,20 @@ fn client_that_connected_before_the_close_opens_the_export_after_it() {
 }
 
 #[test]
+fn suspended_export_is_not_closed() {
+    let lab = with_volumes(&["a", "b"]);
+    let mut server = serve(&lab, &[export("a", "idle_close = 1"), export("b", "idle_close = 1")]);
+    let socket = lab.path("s");
+    assert!(Nbd::can_open(&socket, "a"));
+    lab.ok(&["suspend", "c", "--export", "a"]);
+    assert!(Nbd::can_open(&socket, "b"));
+    server.wait_for("blockyard: export \"b\" is closed after 1 s without a client");
+    assert_eq!(open(&lab), ["a"]);
+    lab.ok(&["resume", "c", "--export", "a"]);
+    server.wait_for("blockyard: export \"a\" is closed after 1 s without a client");
+}
+
+#[test]
 fn client_keeps_its_export_open_and_a_silent_one_does_not() {
     let lab = with_volumes(&["a", "b"]);
     let mut server = serve(&lab, &[export("a", "idle_close = 1"), export("b", "idle_close = 1")]);

@@ -121,7 +121,8 @@ impl Server {
                 self.connections.any(|of| of == number(export))
                     || self.handshakes.complete().any(|client| is_of(client, export))
             });
-            let Some(limit) = group[0].idle_close.filter(|_| !is_used) else { continue };
+            let may_be_closed = !is_used && group[0].volume.may_be_closed();
+            let Some(limit) = group[0].idle_close.filter(|_| may_be_closed) else { continue };
             let key = number(&group[0]);
             let deadline = before.get(&key).copied().unwrap_or(now + limit);
             if now < deadline {

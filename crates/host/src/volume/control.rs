@@ -147,6 +147,13 @@ impl Volume {
         self.keys.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a close ends no state that somebody waits for: it is not suspended, and no
+    /// acknowledged write may be lost.
+    pub(crate) fn may_be_closed(&self) -> bool {
+        let is_suspended = self.parts.gate.as_ref().is_some_and(|gate| gate.is_closed());
+        !is_suspended && self.parts.durability.loss().is_none()
+    }
+
     /// Makes new bios wait, and returns when those in flight have ended.
     ///
     /// # Errors

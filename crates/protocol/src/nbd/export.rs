@@ -148,17 +148,12 @@ pub(super) enum Looked<'a> {
 }
 
 impl Exports {
-    /// The export with this index. A refusal counts once.
-    pub(super) fn look_up(&mut self, index: usize) -> Looked<'_> {
-        let is_refused = |one: &mut (usize, Availability)| {
-            one.0 == index && matches!(one.1, Availability::Refused)
-        };
-        if self.answered.take_if(is_refused).is_some() {
-            return Looked::Refused;
-        }
+    /// The export with this index.
+    pub(super) fn look_up(&self, index: usize) -> Looked<'_> {
         match &self.answered {
             _ if !self.list[index].is_closed => Looked::Up(&self.list[index]),
             Some((of, Availability::Opened(export))) if *of == index => Looked::Up(export),
+            Some((of, Availability::Refused)) if *of == index => Looked::Refused,
             _ => Looked::Closed,
         }
     }

@@ -125,7 +125,7 @@ impl Handshake {
 
     pub(super) fn on_bytes(
         &mut self,
-        exports: &mut Exports,
+        exports: &Exports,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Progress {
@@ -182,12 +182,7 @@ impl Handshake {
         step(4, Event::Continue)
     }
 
-    fn on_option_header(
-        &mut self,
-        exports: &mut Exports,
-        bytes: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Progress {
+    fn on_option_header(&mut self, exports: &Exports, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Progress::Step(Step::NEED_MORE);
         };
@@ -270,7 +265,7 @@ impl Handshake {
 
     fn on_option_data(
         &mut self,
-        exports: &mut Exports,
+        exports: &Exports,
         (option, data): (u32, &[u8]),
         consumed: usize,
         out: &mut Vec<u8>,
@@ -344,7 +339,7 @@ mod tests {
     fn edge(from: State, bytes: &[u8]) -> (Option<Event>, usize, bool, State) {
         let mut handshake = at(from);
         let mut out = Vec::new();
-        let (event, consumed) = match handshake.on_bytes(&mut exports(), bytes, &mut out) {
+        let (event, consumed) = match handshake.on_bytes(&exports(), bytes, &mut out) {
             Progress::Step(Step { consumed, event }) => (Some(event), consumed),
             Progress::Open { consumed, .. } => (None, consumed),
         };
@@ -404,13 +399,13 @@ mod tests {
         let mut plain = at(State::OptionHeader);
         plain.negotiated.fixed_newstyle = false;
         let (event, ended) = broken(Violation::NotFixedNewstyle(OPT_LIST));
-        let progress = plain.on_bytes(&mut exports(), &header(OPT_LIST, 0), &mut vec![]);
+        let progress = plain.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
         assert_eq!((progress, plain.state), (step(16, event), ended));
 
         let mut tireless = at(State::OptionHeader);
         tireless.options_seen = OPTIONS_MAX;
         let (event, ended) = broken(Violation::TooManyOptions);
-        let progress = tireless.on_bytes(&mut exports(), &header(OPT_LIST, 0), &mut vec![]);
+        let progress = tireless.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
         assert_eq!((progress, tireless.state), (step(16, event), ended));
     }
 

@@ -34,7 +34,7 @@ pub(super) fn reads_data(option: u32) -> bool {
 /// Answers an option for which [`reads_data`] is true.
 pub(super) fn answer_data(
     negotiated: &mut Negotiated,
-    exports: &mut Exports,
+    exports: &Exports,
     option: u32,
     data: &[u8],
     out: &mut Vec<u8>,
@@ -137,7 +137,7 @@ fn list(exports: &Exports, out: &mut Vec<u8>) {
 
 fn export_name(
     negotiated: &Negotiated,
-    exports: &mut Exports,
+    exports: &Exports,
     name: &[u8],
     out: &mut Vec<u8>,
 ) -> Answer {
@@ -163,7 +163,7 @@ fn export_name(
 
 fn info_or_go(
     negotiated: &Negotiated,
-    exports: &mut Exports,
+    exports: &Exports,
     option: u32,
     data: &[u8],
     out: &mut Vec<u8>,

@@ -212,8 +212,14 @@ impl Session {
     #[cold]
     fn on_handshake_bytes(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
         let Phase::Handshake(handshake) = &mut self.phase else { return Step::NEED_MORE };
-        match handshake.on_bytes(&mut self.exports, bytes, out) {
-            Progress::Step(step) => step,
+        match handshake.on_bytes(&self.exports, bytes, out) {
+            Progress::Step(step) => {
+                // An answer is for the option that has asked.
+                if !matches!(step.event, Event::Asked(_) | Event::NeedMore) {
+                    self.exports.answered = None;
+                }
+                step
+            }
             Progress::Open { consumed, opening } => {
                 let index = opening.export;
                 let Looked::Up(export) = self.exports.look_up(index) else {
@@ -225,7 +231,8 @@ impl Session {
         }
     }
 
-    /// Describes a closed export that the client has asked for, as it is now.
+    /// Describes a closed export that the client has asked for, as it is now. The next option that
+    /// names it asks again.
     ///
     /// # Panics
     ///
@@ -235,7 +242,8 @@ impl Session {
         self.exports.answered = Some((index, Availability::Opened(export)));
     }
 
-    /// Refuses a closed export that the client has asked for, once.
+    /// Refuses a closed export that the client has asked for. The next option that names it asks
+    /// again.
     pub fn refused(&mut self, index: usize) {
         self.exports.answered = Some((index, Availability::Refused));
     }
