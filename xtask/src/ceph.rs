@@ -174,6 +174,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Whether a program of Ceph gets no answer from the OSD either.
+    pub(crate) fn is_silent(&self) -> bool {
+        let mut list = Command::new("timeout");
+        list.args(["10", "rados", "-c"]).arg(self.conf()).args(["-p", POOL, "ls"]);
+        !list.output().is_ok_and(|output| output.status.success())
+    }
+
     /// Makes the cluster full by its limits, or ends that, and waits until the OSD has told it.
     pub(crate) fn set_full(&self, full: bool) -> Result<()> {
         // Each is below the next one. A new disk is more than 1 % full.

@@ -29,6 +29,7 @@
 //!     match step.event {
 //!         Event::NeedMore => break, // send, receive, and call again with what was not consumed
 //!         Event::Continue | Event::Opened(_) => {}
+//!         Event::Asked(export) => session.refused(export), // no export here is closed
 //!         Event::StartTls => break, // without `Session::with_tls` it does not come
 //!         Event::Request(_) | Event::Payload { .. } => {} // execute, then reply
 //!         Event::Closed | Event::Broken(_) => break, // finish what is in flight and disconnect
