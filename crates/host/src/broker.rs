@@ -4,9 +4,10 @@
 //!
 //! ```text
 //! server ─ fork, before any secret ─> broker
-//!        ─ programs, then seal ─────> kept: programs, files, command; nothing is added afterwards
+//!        ─ files ───────────────────> kept, before a command may change them
+//!        ─ programs, then seal ─────> kept: programs, command; nothing is added afterwards
 //!   first client
-//!        ─ remove, terminate, open ─> done, for the sealed files and the command only
+//!        ─ remove, terminate, open ─> done, for the kept files and the command only
 //!        ─ start NUMBER ────────────> a program that was named before the seal (`program`)
 //!        ─ end of the server ───────> ends too
 //! ```
@@ -63,6 +64,7 @@ const LEAVE_TERMINAL: u8 = b'l';
 const START: u8 = b'b';
 const STATUS: u8 = b'w';
 const KILL: u8 = b'k';
+const FILES: u8 = b'n';
 const SEAL: u8 = b's';
 const REMOVE_SOCKETS: u8 = b'c';
 const REMOVE: u8 = b'r';
@@ -113,17 +115,25 @@ impl Broker {
         }
     }
 
-    /// Fixes the files and empty folders that [`Broker::remove`] removes, as they are now, and the
-    /// command that [`Broker::terminate`] ends.
+    /// Fixes the files and empty folders that [`Broker::remove`] removes, as they are now. Call it
+    /// before the command starts, which may change them.
     ///
     /// # Errors
     /// The paths are too long together; a folder cannot be opened; the broker has ended, or has
-    /// been sealed before.
-    pub fn seal(&self, files: &[PathBuf], command: Option<&OwnedFd>) -> io::Result<()> {
-        self.ask(&packet_of_seal(files)?, command.map(AsFd::as_fd)).map(drop)
+    /// been told its files or been sealed before.
+    pub fn keep(&self, files: &[PathBuf]) -> io::Result<()> {
+        self.ask(&packet_of_files(files)?, None).map(drop)
     }
 
-    /// Removes the sockets among the sealed files, unless another file has taken the name.
+    /// Fixes the command that [`Broker::terminate`] ends. Nothing is added afterwards.
+    ///
+    /// # Errors
+    /// The broker has ended, or has been sealed before.
+    pub fn seal(&self, command: Option<&OwnedFd>) -> io::Result<()> {
+        self.ask(&[SEAL], command.map(AsFd::as_fd)).map(drop)
+    }
+
+    /// Removes the sockets among the kept files, unless another file has taken the name.
     ///
     /// # Errors
     /// The first socket that cannot be removed, or the broker has ended.
@@ -131,7 +141,7 @@ impl Broker {
         self.ask(&[REMOVE_SOCKETS], None).map(drop)
     }
 
-    /// Removes all sealed files, unless another file or content has taken the name.
+    /// Removes all kept files, unless another file or content has taken the name.
     ///
     /// # Errors
     /// The first file that cannot be removed, or the broker has ended.
@@ -256,8 +266,8 @@ fn packet_of_words<'a>(kind: u8, words: impl IntoIterator<Item = &'a [u8]>) -> i
     Ok(packet)
 }
 
-fn packet_of_seal(files: &[PathBuf]) -> io::Result<Vec<u8>> {
-    let mut packet = vec![SEAL];
+fn packet_of_files(files: &[PathBuf]) -> io::Result<Vec<u8>> {
+    let mut packet = vec![FILES];
     for file in files {
         packet.extend(std::path::absolute(file)?.as_os_str().as_bytes());
         packet.push(0);
@@ -277,7 +287,8 @@ fn packet_of_seal(files: &[PathBuf]) -> io::Result<Vec<u8>> {
 /// The broker's side.
 struct Served {
     configuration: Option<PathBuf>,
-    sealed: Option<Vec<Entry>>,
+    files: Option<Vec<Entry>>,
+    is_sealed: bool,
     /// A descriptor of the command's process.
     command: Option<OwnedFd>,
     programs: Programs,
@@ -305,7 +316,7 @@ impl Served {
         let configuration = configuration.and_then(|path| std::path::absolute(path).ok());
         let programs = Programs::default();
         let places = Places::new(unmount);
-        Self { configuration, sealed: None, command: None, programs, places }
+        Self { configuration, files: None, is_sealed: false, command: None, programs, places }
     }
 
     /// Serves until the other side has ended. Never returns.
@@ -338,7 +349,7 @@ impl Served {
     fn answer(&mut self, request: u8, names: &[u8], fds: Vec<OwnedFd>) -> io::Result<Reply> {
         let done = || Ok(Reply::default());
         match request {
-            PROGRAM if self.sealed.is_none() => {
+            PROGRAM if !self.is_sealed => {
                 self.programs.add(names);
                 done()
             }
@@ -352,11 +363,11 @@ impl Served {
                 self.programs.kill();
                 done()
             }
-            PLACE if self.sealed.is_none() => {
+            PLACE if !self.is_sealed => {
                 self.places.add(names)?;
                 done()
             }
-            DRIVER if self.sealed.is_none() => {
+            DRIVER if !self.is_sealed => {
                 let output = fds.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
                 Ok(Reply { fds: vec![self.places.start_driver(names, output)?], number: 0 })
             }
@@ -373,17 +384,21 @@ impl Served {
                 process::leave_standard_streams()?;
                 done()
             }
-            SEAL if self.sealed.is_none() => {
+            FILES if !self.is_sealed && self.files.is_none() => {
+                self.keep(names)?;
+                done()
+            }
+            SEAL if !self.is_sealed => {
                 self.command = fds.into_iter().next();
-                self.seal(names)?;
+                self.is_sealed = true;
                 done()
             }
             REMOVE | REMOVE_SOCKETS => {
-                let all = std::mem::take(self.sealed.get_or_insert_default());
+                let all = std::mem::take(self.files.get_or_insert_default());
                 let is_wanted = |entry: &Entry| request == REMOVE || entry.is_socket();
                 let (wanted, left) = all.into_iter().partition::<Vec<_>, _>(is_wanted);
                 // Once only: another server may get the inode of a removed socket.
-                self.sealed = Some(left);
+                self.files = Some(left);
                 let outcomes: Vec<_> = wanted.iter().map(Entry::remove).collect();
                 outcomes.into_iter().collect::<io::Result<()>>()?;
                 done()
@@ -406,12 +421,12 @@ impl Served {
 
 impl Served {
     /// Fixes the files, by their paths, each with a zero byte at its end.
-    fn seal(&mut self, paths: &[u8]) -> io::Result<()> {
+    fn keep(&mut self, paths: &[u8]) -> io::Result<()> {
         let paths = paths.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-        let sealed = self.sealed.insert(Vec::new());
+        let files = self.files.insert(Vec::new());
         let mut folders = BTreeMap::new();
         for path in paths.map(|path| Path::new(OsStr::from_bytes(path))) {
-            sealed.extend(Entry::of(path, &mut folders)?);
+            files.extend(Entry::of(path, &mut folders)?);
         }
         Ok(())
     }
@@ -552,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_files_are_removed_and_no_others() {
+    fn kept_files_are_removed_and_no_others() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let _listener = UnixListener::bind(at("socket")).unwrap();
@@ -563,10 +578,11 @@ mod tests {
         let mut served = served(None);
         let list = ["socket", "taken", "pid", "missing", "folder"].map(at);
         let list = names(&list.each_ref().map(PathBuf::as_path));
-        served.answer(SEAL, &list, Vec::new()).unwrap();
-        let again = served.answer(SEAL, &names(&[&at("other")]), Vec::new());
+        served.answer(FILES, &list, Vec::new()).unwrap();
+        let again = served.answer(FILES, &names(&[&at("other")]), Vec::new());
         assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EPERM));
-        for request in [PROGRAM, PLACE, DRIVER] {
+        served.answer(SEAL, &[], Vec::new()).unwrap();
+        for request in [SEAL, FILES, PROGRAM, PLACE, DRIVER] {
             let late = served.answer(request, b"/bin/sh\0", Vec::new());
             assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
@@ -591,14 +607,14 @@ mod tests {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         // One byte for the request, one behind each path.
         let longest = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 3)));
-        let packet = packet_of_seal(&[longest]).unwrap();
+        let packet = packet_of_files(&[longest]).unwrap();
         send(&ours, &packet, &[]).unwrap();
         assert_eq!(receive(&theirs, &mut buffer).unwrap().0, PACKET_BYTES_MAX);
         assert_eq!(buffer, packet);
         let longer = PathBuf::from(format!("/{}", "a".repeat(PACKET_BYTES_MAX - 2)));
-        let error = packet_of_seal(&[longer]).unwrap_err();
+        let error = packet_of_files(&[longer]).unwrap_err();
         assert!(error.to_string().contains("shorter or fewer paths"), "{error}");
-        send(&ours, &vec![SEAL; PACKET_BYTES_MAX + 1], &[]).unwrap();
+        send(&ours, &vec![FILES; PACKET_BYTES_MAX + 1], &[]).unwrap();
         let error = receive(&theirs, &mut buffer).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
     }
@@ -610,9 +626,9 @@ mod tests {
         paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
         let mut served = served(None);
         let list: Vec<_> = paths.iter().map(PathBuf::as_path).collect();
-        served.answer(SEAL, &names(&list), Vec::new()).unwrap();
-        let sealed = served.sealed.as_ref().unwrap();
-        assert!(sealed.iter().all(|one| Rc::ptr_eq(&one.folder, &sealed[0].folder)));
+        served.answer(FILES, &names(&list), Vec::new()).unwrap();
+        let files = served.files.as_ref().unwrap();
+        assert!(files.iter().all(|one| Rc::ptr_eq(&one.folder, &files[0].folder)));
     }
 
     #[test]
@@ -622,10 +638,11 @@ mod tests {
         std::fs::create_dir(at("full")).unwrap();
         std::fs::write(at("file"), "").unwrap();
         let mut first = served(None);
-        let missing = first.answer(SEAL, &names(&[&at("missing/socket")]), Vec::new()).unwrap_err();
+        let missing =
+            first.answer(FILES, &names(&[&at("missing/socket")]), Vec::new()).unwrap_err();
         assert!(missing.to_string().contains("missing: No such file"), "{missing}");
         let mut served = served(None);
-        served.answer(SEAL, &names(&[&at("full"), &at("file")]), Vec::new()).unwrap();
+        served.answer(FILES, &names(&[&at("full"), &at("file")]), Vec::new()).unwrap();
         std::fs::write(at("full/other"), "").unwrap();
         let stays = served.answer(REMOVE, &[], Vec::new()).unwrap_err();
         assert!(stays.to_string().contains("full: Directory not empty"), "{stays}");
@@ -664,7 +681,7 @@ mod tests {
         for (later, stays) in [("1", false), ("2", true)] {
             std::fs::write(&path, "1").unwrap();
             let mut served = served(None);
-            served.answer(SEAL, &names(&[&path]), Vec::new()).unwrap();
+            served.answer(FILES, &names(&[&path]), Vec::new()).unwrap();
             std::fs::write(&path, later).unwrap();
             served.answer(REMOVE, &[], Vec::new()).unwrap();
             assert_eq!(path.exists(), stays);

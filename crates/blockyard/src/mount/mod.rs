@@ -273,7 +273,7 @@ impl Mounted {
         let mounts = [parts.door.mount(), parts.file.mount()];
         fuse::unmount_outside(broker, &mounts).map_err(failed)?;
         let driver = parts.driver.as_ref().map(Driver::pidfd);
-        broker.seal(&files, driver).map_err(failed)?;
+        broker.keep(&files).and_then(|()| broker.seal(driver)).map_err(failed)?;
         if let Some(driver) = &mut parts.driver {
             driver.signal_outside();
         }

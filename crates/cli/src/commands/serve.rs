@@ -348,6 +348,8 @@ fn serve(
     servers: &[nbd::Server],
 ) -> Result<ExitCode, Failure> {
     let outside = serving.outside;
+    // Before the command, which may write to them.
+    outside.map_or(Ok(()), |outside| outside.keep(&serving.plan))?;
     let running = serving.args.lifetime.run.as_ref().map(|command| {
         let Plan { exports, fixed, .. } = &serving.plan;
         let export = &exports[0].name;

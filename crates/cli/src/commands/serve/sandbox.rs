@@ -105,6 +105,11 @@ impl Outside {
         Ok(Some(Self(Arc::new(broker))))
     }
 
+    /// Fixes the files that are removed at the end of the server.
+    pub(super) fn keep(&self, plan: &Plan) -> Result<(), Failure> {
+        self.0.keep(&plan.files()).map_err(|error| failed(&error))
+    }
+
     /// The broker, which ends with the server.
     pub(super) fn broker(&self) -> Weak<Broker> {
         Arc::downgrade(&self.0)
@@ -134,7 +139,7 @@ impl Serving<'_> {
             });
             KeyCommand::start_outside(&outside.0, commands).map_err(|error| failed(&error))?;
         }
-        outside.0.seal(&plan.files(), command).map_err(|error| failed(&error))?;
+        outside.0.seal(command).map_err(|error| failed(&error))?;
         let later = plan.exports.iter().filter(|spec| spec.first_use.is_some());
         let is_rbd = |spec: &Arc<ExportSpec>| {
             let disks = spec.volume.disks();
