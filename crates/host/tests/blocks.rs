@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::ServedExport;
 use blockyard_host::volume::{Volume, VolumeOptions};
@@ -41,14 +40,7 @@ fn zeros_without_holes_allocate_and_others_do_not() {
         let table = format!("0 {} linear {} 0", SIZE_BYTES / 512, path.display());
         let table = SecretBytes::copy_of(table.as_bytes());
         let volume = Arc::new(Volume::from_table(&table, &options).unwrap());
-        let export = ServedExport {
-            name: String::new(),
-            volume,
-            priority: Priority::default(),
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        };
+        let export = ServedExport::new("", volume);
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         let mut client = serving.connect("");
         client.ask(WRITE_ZEROES, 0, 1, (0, 1 << 20), 0);

@@ -53,14 +53,7 @@ fn exports(volume: &Arc<Volume>) -> Vec<ServedExport> {
         [("", Priority::default()), ("rt", Priority::real_time(0)), ("idle", Priority::IDLE)];
     let export = |(name, priority): (&str, Priority)| {
         let volume = Arc::clone(volume);
-        ServedExport {
-            name: name.into(),
-            volume,
-            priority,
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        }
+        ServedExport { priority, ..ServedExport::new(name, volume) }
     };
     priorities.into_iter().map(export).collect()
 }

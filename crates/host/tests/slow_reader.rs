@@ -10,7 +10,6 @@ use std::sync::{Arc, mpsc};
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::copy::load;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::process::StopSignal;
@@ -84,18 +83,9 @@ fn with_client(client: impl FnOnce(&mut UnixStream)) {
     let path = socket.clone();
     let server = std::thread::spawn(move || {
         let stop = StopSignal::install().unwrap();
-        let priority = Priority::default();
-        let exports = vec![ServedExport {
-            name: String::new(),
-            volume,
-            priority,
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        }];
-        let order: Vec<String> =
-            exports.iter().map(|one: &ServedExport| one.name.clone()).collect();
-        let mut server = Server::new(&order, exports, ServerOptions::default()).unwrap();
+        let exports = vec![ServedExport::new("", volume)];
+        let options = ServerOptions::default();
+        let mut server = Server::new(&[String::new()], exports, options).unwrap();
         server.listen_unix(&path).unwrap();
         ready.send(()).unwrap();
         server.run(&stop, || {}).unwrap();

@@ -153,14 +153,7 @@ fn delay_and_timer_serve_a_connection_that_waits_for_nothing_else() {
         path.display()
     ));
     let socket = files.dir.path().join("socket");
-    let export = ServedExport {
-        name: "a".into(),
-        volume: Arc::clone(&volume),
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("a", Arc::clone(&volume));
     let serving = client::Serving::start(&socket, vec![export]);
     let mut client = serving.connect("a");
     for (cookie, offset) in [(1, 4096), (2, 768 << 10)] {
@@ -220,16 +213,7 @@ fn write_with_fua_is_in_the_log_when_it_is_answered() {
     let log = files.file("log");
     let table = format!("0 {SECTORS} log-writes {} {}", data.display(), log.display());
     let socket = files.dir.path().join("socket");
-    let name = "a".into();
-    let priority = Priority::default();
-    let export = ServedExport {
-        name,
-        volume: volume(&table),
-        priority,
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("a", volume(&table));
     let serving = client::Serving::start(&socket, vec![export]);
     let mut client = serving.connect("a");
     client.ask(client::WRITE, 0, 1, (0, 4096), 1);

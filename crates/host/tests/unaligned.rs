@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::ServedExport;
 use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
@@ -65,14 +64,7 @@ impl Served {
         };
         let file = DeviceFile::open(&path, Access::ReadWrite, options.direct).unwrap();
         let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
-        let export = ServedExport {
-            name: String::new(),
-            volume: Arc::clone(&volume),
-            priority: Priority::default(),
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        };
+        let export = ServedExport::new("", Arc::clone(&volume));
         let serving = Serving::start(&dir.path().join("socket"), vec![export]);
         Self { serving, volume, _dir: dir }
     }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
 use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
@@ -63,14 +62,7 @@ impl Served {
             CryptParams { sector_size_bytes: BLOCK, ..CryptParams::new("aes-xts-plain64", key) };
         let file = DeviceFile::open(&path, Access::ReadWrite, options.direct).unwrap();
         let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
-        let export = ServedExport {
-            name: String::new(),
-            volume: Arc::clone(&volume),
-            priority: Priority::default(),
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        };
+        let export = ServedExport::new("", Arc::clone(&volume));
         let socket = dir.path().join("vhost");
         let at = socket.clone();
         let options = DeviceOptions { name: "the disk".into(), ..DeviceOptions::default() };

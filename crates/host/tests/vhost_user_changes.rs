@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::server::{DeviceOptions, Polling, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_host::write_log::LogReader;
@@ -55,14 +54,7 @@ fn serve_with(folder: &Folder, target: &str, options: DeviceOptions) -> (Serving
     let text = SecretBytes::copy_of(table.as_bytes());
     let controlled = VolumeOptions { controlled: true, ..VolumeOptions::default() };
     let volume = Arc::new(Volume::from_table(&text, &controlled).unwrap());
-    let export = ServedExport {
-        name: String::new(),
-        volume: Arc::clone(&volume),
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("", Arc::clone(&volume));
     let socket = folder.path("vhost");
     let nbd = folder.path("nbd");
     let serving =

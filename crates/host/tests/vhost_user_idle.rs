@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::server::{DeviceOptions, Polling, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
@@ -35,14 +34,7 @@ fn serve(socket: &Path, polling: Polling) -> (Serving, Arc<Volume>) {
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
     let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
-    let export = ServedExport {
-        name: String::new(),
-        volume: Arc::clone(&volume),
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("", Arc::clone(&volume));
     let at = socket.to_owned();
     let options = DeviceOptions { polling, ..DeviceOptions::default() };
     let nbd = socket.with_extension("nbd");

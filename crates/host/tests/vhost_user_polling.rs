@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::{DeviceOptions, Polling, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
@@ -43,14 +42,7 @@ impl Served {
         let options = VolumeOptions { direct, controlled: true, ..VolumeOptions::default() };
         let file = DeviceFile::open(&path, Access::ReadWrite, direct).unwrap();
         let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
-        let export = ServedExport {
-            name: String::new(),
-            volume: Arc::clone(&volume),
-            priority: Priority::default(),
-            throttle: None,
-            idle_close: None,
-            max_connections: None,
-        };
+        let export = ServedExport::new("", Arc::clone(&volume));
         let socket = dir.path().join("vhost");
         let at = socket.clone();
         let options = DeviceOptions { polling, ..DeviceOptions::default() };

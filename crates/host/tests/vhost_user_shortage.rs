@@ -11,7 +11,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -50,14 +49,7 @@ fn queue_starts_when_the_system_has_descriptors_again() {
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
     let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
-    let export = ServedExport {
-        name: String::new(),
-        volume,
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("", volume);
     let socket = dir.path().join("vhost");
     let at = socket.clone();
     let nbd = dir.path().join("nbd");

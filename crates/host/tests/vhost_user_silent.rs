@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
@@ -25,14 +24,7 @@ const LIMIT: usize = 4;
 fn serve(dir: &Path) -> (Serving, PathBuf) {
     let text = SecretBytes::copy_of(b"0 16384 zero");
     let volume = Arc::new(Volume::from_table(&text, &VolumeOptions::default()).unwrap());
-    let export = ServedExport {
-        name: String::new(),
-        volume,
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    };
+    let export = ServedExport::new("", volume);
     let socket = dir.join("vhost");
     let at = socket.clone();
     let serving =

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::{Answer, ServedExport, Server, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
@@ -32,14 +31,7 @@ fn exports(folder: &Path) -> Vec<ServedExport> {
     std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let volume = Arc::new(Volume::from_file(file, &VolumeOptions::default()).unwrap());
-    vec![ServedExport {
-        name: String::new(),
-        volume,
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    }]
+    vec![ServedExport::new("", volume)]
 }
 
 /// Connects without sending anything.

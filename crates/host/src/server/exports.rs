@@ -34,6 +34,20 @@ pub struct ServedExport {
     pub max_connections: Option<usize>,
 }
 
+impl ServedExport {
+    /// An export of the usual priority, without limits, which stays open.
+    pub fn new(name: impl Into<String>, volume: Arc<Volume>) -> Self {
+        Self {
+            name: name.into(),
+            volume,
+            priority: Priority::default(),
+            throttle: None,
+            idle_close: None,
+            max_connections: None,
+        }
+    }
+}
+
 /// The exports for new clients.
 pub(super) struct Catalogue {
     /// In the order in which clients see them.

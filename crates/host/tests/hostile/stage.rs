@@ -1,13 +1,13 @@
 //! A server with two disks: one is attacked, and a bystander uses the other one.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::server::{DeviceOptions, ServedExport, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
@@ -20,13 +20,15 @@ const SIZE_BYTES: u64 = 4 << 20;
 const QUIET_SECTOR: u64 = 4096;
 
 pub(crate) struct Stage {
-    serving: Serving,
+    serving: Option<Serving>,
     sockets: [PathBuf; 2],
     /// A guest of the other disk, from the first case to the last one.
     bystander: Guest,
     bytes: Vec<u8>,
     /// Standard error of this process, and the length that was looked at.
     said: File,
+    /// What was standard error before, for the reason of a failure.
+    stderr: OwnedFd,
     seen_bytes: u64,
     open_descriptors: usize,
     _dir: tempfile::TempDir,
@@ -40,14 +42,7 @@ fn export(dir: &Path, name: &str) -> ServedExport {
     let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
     let volume = Volume::from_crypt(file, &params, &VolumeOptions::default()).unwrap();
     let volume = Arc::new(volume);
-    ServedExport {
-        name: name.into(),
-        volume,
-        priority: Priority::default(),
-        throttle: None,
-        idle_close: None,
-        max_connections: None,
-    }
+    ServedExport::new(name, volume)
 }
 
 fn connect(socket: &Path) -> Guest {
@@ -58,6 +53,7 @@ impl Stage {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let said = tempfile::tempfile().unwrap();
+        let stderr = rustix::io::dup(rustix::stdio::stderr()).unwrap();
         rustix::stdio::dup2_stderr(&said).unwrap();
         let exports = ["attacked", "other"].map(|name| export(dir.path(), name)).into();
         let sockets = ["a", "b"].map(|name| dir.path().join(name));
@@ -73,11 +69,12 @@ impl Stage {
         assert_eq!(connect(&sockets[0]).write_data(QUIET_SECTOR, &quiet()), 0);
         let bytes = quiet();
         let mut stage = Self {
-            serving,
+            serving: Some(serving),
             sockets,
             bystander,
             bytes,
             said,
+            stderr,
             seen_bytes: 0,
             open_descriptors: 0,
             _dir: dir,
@@ -126,8 +123,17 @@ impl Stage {
     }
 
     /// The server ends although guests are connected.
-    pub(crate) fn end(self) {
-        self.serving.stop();
+    pub(crate) fn end(mut self) {
+        self.serving.take().unwrap().stop();
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        rustix::stdio::dup2_stderr(&self.stderr).unwrap();
+        if std::thread::panicking() {
+            eprintln!("{}", self.new_lines());
+        }
     }
 }
 
