@@ -20,6 +20,8 @@ use crate::status::{ExportLimits, Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
 const NO_RELOAD: &str = "the server has no configuration to read again; start it with --config";
+const NO_FORGET: &str = "the server has no exports that open at their first use; they are in a \
+                         configuration, so start it with --config";
 
 /// The volumes of a server, each with its export names. They may come and go.
 pub(crate) struct Devices {
@@ -169,7 +171,7 @@ impl Devices {
             return Ok(json(&reload().map_err(failed)?));
         }
         if matches!(request, Request::Forget) {
-            let forget = self.forget.get().ok_or_else(|| invalid(NO_RELOAD))?;
+            let forget = self.forget.get().ok_or_else(|| invalid(NO_FORGET))?;
             forget(export).map_err(|problem| ControlError { name: "EINVAL", problem })?;
             return Ok(json(&Done {}));
         }

@@ -168,13 +168,13 @@ impl<C: Conversation> Waiting<C> {
         self.clients.clear();
     }
 
-    /// Lets clients continue that ask the server, if the function has answered them. Their time
-    /// limit begins anew.
+    /// Lets clients continue that ask the server, if the function has answered them. The time of
+    /// their wait does not count.
     pub(super) fn answer(&mut self, now: Instant, mut answers: impl FnMut(&mut C) -> bool) {
         for index in (0..self.clients.len()).rev() {
             let client = &mut self.clients[index];
             if client.progress == Progress::Asks && answers(&mut client.conversation) {
-                client.deadline = now + self.limits.time;
+                client.deadline += now.saturating_duration_since(client.heard);
                 self.go_on(now, index);
             }
         }

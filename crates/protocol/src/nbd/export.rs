@@ -131,7 +131,7 @@ pub(super) struct Exports {
     pub(super) answered: Option<(usize, Availability)>,
 }
 
-/// What became of a closed export.
+/// The answer to a question for a closed export.
 #[derive(Clone, Debug)]
 pub(super) enum Availability {
     Opened(Export),

@@ -48,7 +48,7 @@ pub(super) fn announcement(
     std::iter::once(itself).chain(aliases).collect()
 }
 
-/// What an open volume is.
+/// Size, format, elevator and access of an open volume.
 pub(super) fn described(volume: &Volume) -> String {
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
     format!(

@@ -7,6 +7,7 @@
 //! The server closes them again after `idle_close`. The next client makes it ask for the key anew.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -40,7 +41,14 @@ pub(super) fn start(reloader: &Arc<Reloader>, listening: &mut Listening) {
         let thread = std::thread::Builder::new().name("first-use".into()).stack_size(STACK_BYTES);
         let opener = Arc::clone(&reloader);
         let asked = name.to_owned();
-        if let Err(error) = thread.spawn(move || opener.open_first(&asked)) {
+        let open = move || {
+            // Without an answer its clients would wait for ever.
+            if catch_unwind(AssertUnwindSafe(|| opener.open_first(&asked))).is_err() {
+                say_failed(&asked, &Failure::failed("a defect has ended the opening"));
+                opener.live.refuse(&[asked]);
+            }
+        };
+        if let Err(error) = thread.spawn(open) {
             say_failed(name, &Failure::failed(format!("no thread for it: {error}")));
             reloader.live.refuse(&[name.to_owned()]);
         }
@@ -56,7 +64,7 @@ impl Reloader {
                 "export {name:?} opens with the server; `open = \"first-use\"` lets it open again"
             ));
         }
-        // One that opens at the moment is closed when it is open.
+        // An opening that goes on ends before the close.
         let turn = self.first_uses.of(&spec.name);
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live.close(&spec.name).map_err(|error| error.to_string())? {

@@ -5,15 +5,17 @@ use super::*;
 
 const LIMITS: Limits = Limits { clients_max: 4, of_one_peer_max: 2, time: Duration::from_secs(10) };
 
-/// A client that is complete with its first byte.
+/// A client that is complete with its first byte, or asks the server with a `?`.
 struct OneByte(char);
 
 impl Conversation for OneByte {
     const LEAVES_WITH: PollFlags = PollFlags::RDHUP;
 
     fn go_on(&mut self, socket: &Socket) -> Progress {
-        match socket.receive_now(&mut [0]) {
+        let mut byte = [0];
+        match socket.receive_now(&mut byte) {
             Ok(None) => Progress::WaitsFor(PollFlags::IN),
+            Ok(Some(1)) if byte == *b"?" => Progress::Asks,
             Ok(Some(1)) => Progress::Complete,
             _ => Progress::Over,
         }
@@ -120,5 +122,25 @@ fn client_that_says_something_is_not_the_most_silent_but_its_time_ends_all_the_s
     room.waiting.expire(room.at(9));
     assert_eq!(room.names(), "a");
     room.waiting.expire(room.at(10));
+    assert_eq!(room.names(), "");
+}
+
+#[test]
+fn wait_for_the_server_does_not_count_and_questions_do_not_prolong_the_time() {
+    let mut room = Room::new();
+    room.enter(0, 'a', None, b"?");
+    assert_eq!(room.waiting.next_deadline(), None);
+    room.waiting.expire(room.at(60));
+    assert_eq!(room.names(), "a");
+    room.waiting.answer(room.at(60), |client| client.0 != 'a');
+    assert_eq!(room.waiting.next_deadline(), None, "it has no answer");
+    room.waiting.answer(room.at(60), |_| true);
+    assert_eq!(room.waiting.next_deadline(), Some(room.at(70)));
+    // An answer at once gives no more time.
+    std::io::Write::write_all(&mut &room.ends[0], b"?").unwrap();
+    room.waiting.on_ready(room.at(69), 0);
+    room.waiting.answer(room.at(69), |_| true);
+    assert_eq!(room.waiting.next_deadline(), Some(room.at(70)));
+    room.waiting.expire(room.at(70));
     assert_eq!(room.names(), "");
 }
