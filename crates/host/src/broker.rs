@@ -385,8 +385,7 @@ impl Served {
                 done()
             }
             FILES if !self.is_sealed && self.files.is_none() => {
-                self.keep(names)?;
-                done()
+                self.keep(names).and_then(|()| done())
             }
             SEAL if !self.is_sealed => {
                 self.command = fds.into_iter().next();
