@@ -116,7 +116,7 @@ impl Broker {
     }
 
     /// Fixes the files and empty folders that [`Broker::remove`] removes, as they are now. Call it
-    /// before the command starts, which may change them.
+    /// before the command starts: the command may change the files.
     ///
     /// # Errors
     /// The paths are too long together; a folder cannot be opened; the broker has ended, or has

@@ -348,7 +348,7 @@ fn serve(
     servers: &[nbd::Server],
 ) -> Result<ExitCode, Failure> {
     let outside = serving.outside;
-    // Before the command, which may write to them.
+    // Before the command of `--run` starts: it may write to these files.
     outside.map_or(Ok(()), |outside| outside.keep(&serving.plan))?;
     let running = serving.args.lifetime.run.as_ref().map(|command| {
         let Plan { exports, fixed, .. } = &serving.plan;

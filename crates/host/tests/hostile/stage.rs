@@ -27,7 +27,7 @@ pub(crate) struct Stage {
     bytes: Vec<u8>,
     /// Standard error of this process, and the length that was looked at.
     said: File,
-    /// What was standard error before, for the reason of a failure.
+    /// Standard error of the test runner. The reason of a failed case is printed to it.
     stderr: OwnedFd,
     seen_bytes: u64,
     open_descriptors: usize,

@@ -42,7 +42,7 @@ pub(super) fn start(reloader: &Arc<Reloader>, listening: &mut Listening) {
         let opener = Arc::clone(&reloader);
         let asked = name.to_owned();
         let open = move || {
-            // Without an answer its clients would wait for ever.
+            // Clients of the export wait until the opening is answered.
             if catch_unwind(AssertUnwindSafe(|| opener.open_first(&asked))).is_err() {
                 say_failed(&asked, &Failure::failed("a defect has ended the opening"));
                 opener.live.refuse(&[asked]);
@@ -64,7 +64,7 @@ impl Reloader {
                 "export {name:?} opens with the server; `open = \"first-use\"` lets it open again"
             ));
         }
-        // An opening that goes on ends before the close.
+        // The close waits for an opening in progress.
         let turn = self.first_uses.of(&spec.name);
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live.close(&spec.name).map_err(|error| error.to_string())? {

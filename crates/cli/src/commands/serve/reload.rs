@@ -336,7 +336,7 @@ impl Reloader {
         server = with_limits(server, &after, groups, |spec| limited.contains(&spec.name));
         let order: Vec<String> = after.iter().flat_map(|spec| spec.names().cloned()).collect();
         let errors = self.live.change(&order, server.protect(in_use))?;
-        // An export of a first use was announced when it was closed.
+        // An export that opens at first use has been announced already, while it was closed.
         let is_new = |spec: &ExportSpec| served.iter().all(|one| one.name != spec.name);
         for (spec, volume) in opened.iter().filter(|(spec, _)| is_new(spec)) {
             let tls = &self.fixed.tls;
