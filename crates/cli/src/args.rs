@@ -2,7 +2,8 @@
 //! are generated.
 //!
 //! Options have cryptsetup's names wherever cryptsetup has one, and its short forms: `-h` is
-//! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
+//! `--hash` in every command that takes a hash, and help is `-?` or `--help` there. `-h` without a
+//! hash is help too.
 
 mod cost;
 mod jobs;
@@ -38,7 +39,8 @@ use crate::commands::{
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::manual;
 
 /// Opens encrypted volumes without root and serves them as disks.
 ///
@@ -46,16 +48,9 @@ use crate::failure::{EXIT_CODES, Failure};
 /// space. It serves their plaintext as network block devices (NBD) and as disks of virtual machines
 /// (vhost-user-blk), and mounts it by FUSE. It needs no root, no kernel module and no block device.
 #[derive(Parser, Debug)]
-#[command(
-    name = "blockyard",
-    version,
-    disable_help_flag = true,
-    disable_version_flag = true,
-    after_help = EXIT_CODES,
-    max_term_width = 100
-)]
+#[command(name = "blockyard", version, disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Cli {
-    /// Print help
+    /// Print help: -? the list of commands, --help more about each
     #[arg(short = '?', short_alias = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
 
@@ -163,21 +158,21 @@ impl Command {
 /// `--help` of a command that has `-h` for `--hash`.
 #[derive(Args, Debug)]
 pub(crate) struct HelpArgs {
-    /// Print help
-    #[arg(short = '?', long, action = ArgAction::Help, help_heading = "General options")]
+    /// Print help: -? on one screen, --help all of it
+    #[arg(short = '?', long, action = ArgAction::Help, help_heading = None::<&str>)]
     help: Option<bool>,
 }
 
 /// `--help` of a command without `--hash`, where `-h` is help too.
 #[derive(Args, Debug)]
 pub(crate) struct ShortHelpArgs {
-    /// Print help
+    /// Print help: -? or -h on one screen, --help all of it
     #[arg(
         short = '?',
         short_alias = 'h',
         long,
         action = ArgAction::Help,
-        help_heading = "General options"
+        help_heading = None::<&str>
     )]
     help: Option<bool>,
 }
@@ -185,12 +180,14 @@ pub(crate) struct ShortHelpArgs {
 /// Whether output files may be overwritten.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ForceArgs {
-    /// Overwrite an existing output file; files in use are never overwritten
-    #[arg(long, alias = "overwrite", help_heading = "General options")]
+    /// Overwrite an existing output file
+    ///
+    /// Files in use are never overwritten.
+    #[arg(long, alias = "overwrite", help_heading = None::<&str>)]
     pub(crate) force: bool,
 }
 
-/// The definition itself, for completions and man pages.
+/// The definition, with its manual.
 pub(crate) fn definition() -> clap::Command {
-    Cli::command()
+    manual::completed(Cli::command())
 }

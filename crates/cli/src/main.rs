@@ -11,6 +11,7 @@ mod disk_spec;
 mod failure;
 mod json;
 mod key;
+mod manual;
 mod nbd;
 mod output;
 mod progress;
@@ -26,9 +27,10 @@ mod volume_spec;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::args::Cli;
+use crate::args::{Cli, definition};
 use crate::commands::{mount, serve};
 use crate::failure::Exit;
 use crate::output::say;
@@ -36,7 +38,8 @@ use crate::output::say;
 fn main() -> ExitCode {
     let warnings = blockyard_host::process::harden();
     report_panics_without_their_contents();
-    let cli = match Cli::try_parse() {
+    let parsed = definition().try_get_matches().and_then(|words| Cli::from_arg_matches(&words));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -54,6 +57,10 @@ fn main() -> ExitCode {
 
 /// Help and version on standard output, an error on standard error. A closed pipe is no error.
 fn usage(error: &clap::Error) -> ExitCode {
+    if let Some(help) = asked_help(error) {
+        let _ = help.print();
+        return ExitCode::SUCCESS;
+    }
     let command = std::env::args_os().nth(1).unwrap_or_default();
     let sentence = match command.to_str() {
         Some("serve") => serve::foreign::explained(error),
@@ -66,6 +73,22 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(Exit::Failed as u8) } else { ExitCode::SUCCESS }
+}
+
+/// The short help, if the error is that of `-h` at the end, which lacks a hash.
+fn asked_help(error: &clap::Error) -> Option<clap::Error> {
+    let of = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let is_hash = of(ContextKind::InvalidArg).starts_with("--hash");
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if !is_hash || !of(ContextKind::InvalidValue).is_empty() || words.pop()? != "-h" {
+        return None;
+    }
+    words.push("-?".into());
+    let help = definition().try_get_matches_from(words).err()?;
+    (help.kind() == ErrorKind::DisplayHelp).then_some(help)
 }
 
 /// A panic is a defect, and its text may contain secrets: only the place is printed.

@@ -107,7 +107,7 @@ fn man_pages_are_written_for_every_command() {
     }
     let main = text(&lab.ok(&["man"]).stdout);
     assert_eq!(main, text(&lab.read("pages/man1/blockyard.1")));
-    assert!(main.contains("wrong passphrase"), "the exit codes are missing");
+    assert!(main.contains("no keyslot opens with this passphrase"), "the exit codes are missing");
     let serve = text(&lab.ok(&["man", "serve"]).stdout);
     assert_eq!(serve, text(&lab.read("pages/man1/blockyard-serve.1")));
     assert!(serve.contains("max\\-connections"), "{serve}");

@@ -11,7 +11,7 @@ pub(crate) struct CostArgs {
     #[arg(long, value_enum)]
     pub(crate) pbkdf: Option<PbkdfName>,
 
-    /// Duration of one try on this machine, in milliseconds
+    /// Duration of one try here, in milliseconds
     #[arg(short = 'i', long, value_name = "MS", default_value_t = 2000,
           value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) iter_time: u64,

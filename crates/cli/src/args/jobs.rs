@@ -9,6 +9,7 @@ use crate::failure::Failure;
 
 /// A job file, options, or both.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = None::<&str>)]
 pub(crate) struct JobArgs {
     /// Job file; without one, the options form one job
     #[arg(short = 'j', long, value_name = "FILE", value_hint = ValueHint::FilePath)]

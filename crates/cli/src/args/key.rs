@@ -13,8 +13,9 @@ use crate::size::parse_size;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Key options")]
 pub(crate) struct KeyArgs {
-    /// Read the key from a file, byte for byte; `-` is standard input to its end
+    /// Read the key from a file; `-` is standard input
     ///
+    /// The file is read byte for byte, and standard input to its end.
     /// A passphrase typed at the terminal, or piped into standard input without this option, ends
     /// at its newline. A key file is used exactly as it is, including newlines, and has at most 8
     /// MiB.

@@ -69,7 +69,9 @@ pub(crate) struct VolumeArgs {
                                 "offset", "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
-    /// Type of the volume; the default is LUKS or BitLocker, according to the header
+    /// Type of the volume
+    ///
+    /// The default is LUKS or BitLocker, according to the header.
     #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum)]
     pub(crate) kind: Option<VolumeType>,
 
@@ -125,9 +127,10 @@ pub(crate) struct EndOfHeadings {}
 /// Partition of a disk.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PartitionArgs {
-    /// Use this partition of the disk: its number, UUID or name, or the UUID or label of the LUKS
-    /// volume in it
-    #[arg(long, value_name = "N|UUID|LABEL")]
+    /// Use this partition: its number, UUID or name
+    ///
+    /// The UUID or label of the LUKS volume in it selects it too.
+    #[arg(long, value_name = "N|NAME")]
     pub(crate) partition: Option<String>,
 }
 

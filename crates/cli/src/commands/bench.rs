@@ -29,12 +29,10 @@ use crate::volume_spec::VolumeSpec;
 
 /// Run fio jobs on a volume, and print fio's figures
 ///
-/// A job file has fio's format. Options alone form a job too:
-///
-///     blockyard bench disk.luks -- rw=randread bs=4k ioengine=libaio iodepth=32 runtime=10
+/// A job file has fio's format. Options alone form a job too.
 // 13 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true, verbatim_doc_comment)]
+#[command(disable_help_flag = true)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     volume: VolumeArgs,

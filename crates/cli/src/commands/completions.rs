@@ -9,8 +9,6 @@ use crate::failure::Failure;
 use crate::output::print;
 
 /// Print a shell completion script
-///
-/// For bash: blockyard completions bash >~/.local/share/bash-completion/completions/blockyard
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct CompletionsArgs {

@@ -53,8 +53,9 @@ pub(crate) struct FormatArgs {
     #[arg(short = 's', long, value_name = "BITS", default_value_t = 512)]
     key_size: u32,
 
-    /// Encryption sector size, 512 to 4096; the default is 4096, or 512 if the data area is no
-    /// multiple of 4096 bytes
+    /// Encryption sector size, 512 to 4096
+    ///
+    /// The default is 4096, or 512 if the data area is no multiple of 4096 bytes.
     #[arg(long, value_name = "BYTES")]
     sector_size: Option<u32>,
 

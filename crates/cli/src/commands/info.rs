@@ -19,7 +19,7 @@ use crate::output::{print, say};
 use crate::size::human_size;
 use crate::volume_spec::read_table;
 
-/// Show the header of a volume, the partitions of a disk, a table, or the exports of an NBD server
+/// Show headers, partitions, tables, or the exports of an NBD server
 ///
 /// Needs no passphrase. A header is that of LUKS or BitLocker. An export is named by its URI:
 /// nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH.

@@ -212,7 +212,10 @@ struct ConvertArgs {
 
 /// Set the priority of a keyslot, LUKS2 only
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true)]
+#[command(
+    disable_help_flag = true,
+    override_usage = "blockyard key priority [OPTIONS] -S <N> --priority <PRIORITY> <VOLUME>"
+)]
 struct PriorityArgs {
     #[command(flatten)]
     place: HeaderPlaceArgs,
@@ -263,7 +266,9 @@ impl Action {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Key options")]
 struct NewKeyArgs {
-    /// Read the new key from a file, byte for byte; `-` is standard input to its end
+    /// Read the new key from a file; `-` is standard input
+    ///
+    /// The file is read byte for byte, and standard input to its end.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     new_keyfile: Option<PathBuf>,
 

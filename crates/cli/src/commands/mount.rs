@@ -27,7 +27,7 @@ use crate::key::StdinUse;
 use crate::output::say;
 use crate::size::human_size;
 
-/// Mount a volume by FUSE, without root: the files in it, or the plaintext as one file
+/// Mount a volume without root: its files, or its plaintext as one file
 ///
 /// The driver of the file system is a program of its own, such as fuse2fs; docs/mount.md lists
 /// them. The command returns when the mount is there. `blockyard umount`, `fusermount3 -u` and

@@ -21,14 +21,10 @@ use crate::traces::InputArgs;
 /// Play a trace on a volume or in the lab, and measure it
 ///
 /// Each submitter of the trace is a task, with its priority. Bios start at their recorded times,
-/// unless --speed or --fast is given. In the lab, the simulated machine is an experiment's:
-///
-///     blockyard replay home.trace disk.luks --destroy
-///     blockyard replay home.trace --null --fast
-///     blockyard replay home.trace --lab deadline-2009 --variant hdd-cfq
+/// unless --speed or --fast is given. In the lab, the simulated machine is an experiment's.
 // 14 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true, verbatim_doc_comment)]
+#[command(disable_help_flag = true)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     input: InputArgs,

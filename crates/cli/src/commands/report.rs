@@ -18,10 +18,8 @@ const REPORT_BYTES_MAX: u64 = 64 << 20;
 ///
 /// Reads the output of `blockyard bench --json` and `fio --output-format=json`; the others are
 /// compared with the first file.
-///
-///     blockyard report before.json after.json -o compared.html
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true, verbatim_doc_comment)]
+#[command(disable_help_flag = true)]
 pub(crate) struct ReportArgs {
     /// Reports in JSON
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]

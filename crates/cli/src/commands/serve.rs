@@ -123,7 +123,7 @@ const OF_ONE_VOLUME: [&str; 46] = [
     "blk_file",
 ];
 
-/// Serve volumes as network block devices (NBD) and as disks, of virtual machines or of this one
+/// Serve volumes over NBD, to virtual machines, or as local disks
 ///
 /// The server runs until SIGTERM or SIGINT, then completes requests of clients, flushes and exits;
 /// a second SIGTERM or SIGINT ends the server at once. With --run, it also ends with a command.
@@ -133,8 +133,10 @@ const OF_ONE_VOLUME: [&str; 46] = [
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
-    /// Listen on a Unix socket that only its owner may use (mode 0600); `-` makes a private folder
-    /// with a socket in $XDG_RUNTIME_DIR, which goes with the server
+    /// Listen on a Unix socket; `-` makes a private one
+    ///
+    /// Only its owner may use the socket (mode 0600). `-` makes a private folder with a socket in
+    /// $XDG_RUNTIME_DIR, which goes with the server.
     #[arg(short = 'U', long, visible_alias = "unix", value_name = "PATH",
           value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
@@ -142,7 +144,9 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// Listen on a TCP port (default 10809); addresses beyond this machine need TLS or --insecure
+    /// Listen on a TCP port (default 10809)
+    ///
+    /// Addresses beyond this machine need TLS or --insecure.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 
@@ -152,8 +156,10 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     vhost_user: VhostUserArgs,
 
-    /// Accept commands on a Unix socket (mode 0600): status, top, suspend, resume, resize, limit,
-    /// message, trace record and stop, reload
+    /// Accept commands on a Unix socket (mode 0600)
+    ///
+    /// The commands are status, top, suspend, resume, resize, limit, message, trace record and
+    /// stop, reload and forget.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
@@ -232,8 +238,10 @@ struct ExportArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
     minimum_block: Option<u32>,
 
-    /// Make the volume the disk /dev/ublkbN of this machine, of any number without N; needs the
-    /// kernel's ublk (Linux 6.4): see docs/ublk.md
+    /// Make the volume the disk /dev/ublkbN of this machine
+    ///
+    /// Without N, the disk has any number. The option needs the kernel's ublk (Linux 6.4): see
+    /// docs/ublk.md.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
           conflicts_with_all = ["disk_socket", "run"])]
     ublk: Option<Option<u32>>,

@@ -39,14 +39,9 @@ use crate::volume_spec::VolumeSpec;
 /// alike; the worse half is dropped, and the rest runs until the best is clear. Nothing is written
 /// without --destroy. The result is a configuration for `serve --config`; the measurements go to
 /// standard error, or as JSON to standard output.
-///
-///     blockyard tune home.img --workload vm
-///     blockyard tune home.img --goal p99 --time 300 -- rw=randread bs=16k iodepth=8
-///     blockyard tune home.img --goal p99 --trace home.trace
-///     blockyard tune --lab parallel-dm-crypt-2013 --variant ram-64k --axis "request size"
 // 16 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true, verbatim_doc_comment)]
+#[command(disable_help_flag = true)]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     volume: VolumeArgs,

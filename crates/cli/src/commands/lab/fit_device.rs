@@ -16,14 +16,8 @@ use crate::progress::Progress;
 /// Measurements are jobs of fio or `blockyard bench` with direct=1, each alone and of another block
 /// size, depth or mix of reads and writes; or a trace with completions. Every other measurement is
 /// fitted. The rest is predicted, and compared with what was measured.
-///
-///     fio --output-format=json --output=disk.json jobs.fio
-///     blockyard lab fit-device --from disk.json -o disk.toml
-///     cat experiment.toml disk.toml >mine.toml && blockyard lab run mine.toml
-///
-///     blktrace -d /dev/sda -w 60 && blockyard lab fit-device --from sda.blktrace.0
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true, verbatim_doc_comment)]
+#[command(disable_help_flag = true)]
 pub(super) struct FitDeviceArgs {
     /// JSON of fio or of `blockyard bench --json`, or a trace; may be repeated
     #[arg(long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]

@@ -27,7 +27,7 @@ const PID_TEXT_MAX_BYTES: u64 = 16;
 /// Options for programs that start the server.
 #[derive(Args, Debug)]
 pub(crate) struct LifetimeArgs {
-    /// Run a shell command when the server is ready, and end with it
+    /// Run a shell command when ready, and end with it
     ///
     /// The command has the variables $uri, $unixsocket, $port and $exportname, as with nbdkit. Its
     /// exit code becomes that of the server. A signal that stops the server also ends the command.

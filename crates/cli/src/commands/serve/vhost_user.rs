@@ -19,8 +19,10 @@ use crate::output::print;
 /// Options of a disk for a virtual machine.
 #[derive(Args, Debug)]
 pub(crate) struct VhostUserArgs {
-    /// Offer the volume as a disk to a virtual machine, by vhost-user-blk on a Unix socket that
-    /// only its owner may use (mode 0600): see docs/vhost-user.md
+    /// Be the disk of a virtual machine, on a Unix socket
+    ///
+    /// The machine needs vhost-user-blk: see docs/vhost-user.md. Only its owner may use the socket
+    /// (mode 0600).
     #[arg(long, visible_alias = "socket-path", group = "disk_socket", value_name = "PATH",
           value_hint = ValueHint::FilePath)]
     vhost_user: Option<PathBuf>,
