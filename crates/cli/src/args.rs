@@ -33,9 +33,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, control, doctor, dump, elevators, erase, fat_driver, files, format, header,
-    info, keyslots, load, man, mount, repair, replay, resize, serve, table, tls, tokens, top,
-    trace,
+    bench, complete, completions, control, doctor, dump, elevators, erase, fat_driver, files,
+    format, header, info, keyslots, load, man, mount, repair, replay, resize, serve, table, tls,
+    tokens, top, trace,
 };
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
@@ -104,6 +104,8 @@ pub(crate) enum Command {
     #[cfg(feature = "lab")]
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Complete(complete::CompleteArgs),
     Man(man::ManArgs),
 }
 
@@ -149,6 +151,7 @@ impl Command {
             #[cfg(feature = "lab")]
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
+            Self::Complete(args) => complete::run(&args),
             Self::Man(args) => man::run(&args),
         };
         done.map(|()| ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! The commands, one file each: options and implementation.
 
 pub(crate) mod bench;
+pub(crate) mod complete;
 pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod doctor;

@@ -85,9 +85,9 @@ fn version_is_the_package_version() {
 }
 
 #[test]
-fn completions_of_every_shell_know_the_commands() {
+fn generated_completions_know_the_commands() {
     let lab = Lab::new();
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+    for shell in ["elvish", "powershell"] {
         let script = text(&lab.ok(&["completions", shell]).stdout);
         for command in COMMANDS {
             assert!(script.contains(command), "{shell}: {command} is missing");

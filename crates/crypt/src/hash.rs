@@ -138,6 +138,11 @@ impl HashAlgorithm {
             .expect("every hash is in the table")
     }
 
+    /// The names of all hashes.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|(name, _)| *name)
+    }
+
     /// Length of the output.
     #[must_use]
     pub fn digest_len_bytes(self) -> usize {

@@ -1,5 +1,7 @@
-//! `blockyard completions SHELL`: the completion script, generated from the definition of the
-//! command line.
+//! `blockyard completions SHELL`: the completion script.
+//!
+//! The scripts for bash, zsh and fish ask the program at each Tab (`super::complete`). Those for
+//! other shells are generated from the definition of the command line.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -21,35 +23,14 @@ pub(crate) struct CompletionsArgs {
 
 /// Prints the script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
-    print(&script(args.shell))
-}
-
-fn script(shell: Shell) -> String {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut definition(), "blockyard", &mut script);
-    let script = String::from_utf8_lossy(&script).into_owned();
-    match shell {
-        // A bare ? is a pattern for fish before version 4, which then reports "No matches" at each
-        // Tab.
-        Shell::Fish => script.replace(" -s ? ", " -s '?' ").replace(" ?/help", " '?/help'"),
-        _ => script,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn script_for_fish_has_no_pattern_outside_of_quotes() {
-        let script = script(Shell::Fish);
-        assert!(script.contains(" -s '?' -l help"));
-        for line in script.lines() {
-            // Help texts are quoted; a quote in them is \\'.
-            let text = line.replace("\\'", "");
-            let bare: String = text.split('\'').step_by(2).collect();
-            let outside: String = bare.split('"').step_by(2).collect();
-            assert!(line.trim_start().starts_with('#') || !outside.contains('?'), "{line}");
+    match args.shell {
+        Shell::Bash => print(include_str!("completions/blockyard.bash")),
+        Shell::Zsh => print(include_str!("completions/blockyard.zsh")),
+        Shell::Fish => print(include_str!("completions/blockyard.fish")),
+        shell => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut definition(), "blockyard", &mut script);
+            print(&String::from_utf8_lossy(&script))
         }
     }
 }

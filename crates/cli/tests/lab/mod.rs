@@ -5,6 +5,7 @@
 
 pub(crate) mod home;
 pub(crate) mod nbd;
+pub(crate) mod screen;
 
 use std::ffi::OsStr;
 use std::fs;

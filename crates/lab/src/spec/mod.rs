@@ -475,6 +475,15 @@ impl Experiment {
         Ok(())
     }
 
+    /// The settings of its world: paths for an [`Override`], and their values.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        self.tree.paths("", &mut found);
+        found.retain(|(path, _)| WORLD_KEYS.contains(&path.split('.').next().unwrap_or_default()));
+        found
+    }
+
     /// Returns warnings about cut-off traces that were read since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.traces.take_warnings()

@@ -199,6 +199,19 @@ impl Node {
         }
     }
 
+    /// Appends the paths of all values below, which are no tables, with their text.
+    pub(super) fn paths(&self, path: &str, found: &mut Vec<(String, String)>) {
+        match &self.value {
+            Value::Table(table) => {
+                for (key, node) in table {
+                    let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    node.paths(&below, found);
+                }
+            }
+            other => found.push((path.to_owned(), other.to_string())),
+        }
+    }
+
     fn table_mut(&mut self, set: &Override) -> Result<&mut BTreeMap<String, Self>, Error> {
         let Self { origin, value } = self;
         match value {
