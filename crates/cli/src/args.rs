@@ -40,6 +40,7 @@ use crate::commands::{
 #[cfg(feature = "lab")]
 use crate::commands::{lab, report, tune};
 use crate::failure::Failure;
+use crate::habits;
 use crate::manual;
 
 /// Opens encrypted volumes without root and serves them as disks.
@@ -192,5 +193,5 @@ pub(crate) struct ForceArgs {
 
 /// The definition, with its manual.
 pub(crate) fn definition() -> clap::Command {
-    manual::completed(Cli::command())
+    manual::completed(habits::accepting(Cli::command()))
 }

@@ -118,7 +118,14 @@ impl From<CryptError> for Failure {
             | CryptError::DataDevice(_) => Exit::WrongDevice,
             _ => Exit::Failed,
         };
-        Self { exit, message: shown(&error) }
+        // In cryptsetup, --key-file names the keyfile.
+        let hint = match &error {
+            CryptError::NoTcrypt { .. } => {
+                "; --key-file has the passphrase, and a keyfile beside it is --tcrypt-keyfile FILE"
+            }
+            _ => "",
+        };
+        Self { exit, message: shown(&error) + hint }
     }
 }
 

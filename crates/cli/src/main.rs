@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod disk_spec;
 mod failure;
+mod habits;
 mod json;
 mod key;
 mod manual;
@@ -61,12 +62,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = help.print();
         return ExitCode::SUCCESS;
     }
-    let command = std::env::args_os().nth(1).unwrap_or_default();
-    let sentence = match command.to_str() {
+    let words: Vec<_> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let sentence = match words.first().map(String::as_str) {
         Some("serve") => serve::foreign::explained(error),
         Some("mount") => mount::explained(error),
         _ => None,
     };
+    let sentence = sentence.or_else(|| habits::explained(error, &words));
     if let Some(sentence) = sentence {
         say(&format!("error: {sentence}"));
         return ExitCode::from(Exit::Failed as u8);

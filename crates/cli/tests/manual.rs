@@ -124,6 +124,7 @@ fn page_of_the_configuration_has_its_keys_and_its_example() {
     assert!(lab.path("pages/blockyard.toml.5").exists());
 }
 
+/// The options that the examples of LUKS1 and of `format --type luks1` name.
 #[test]
 fn luks1_is_made_in_the_two_steps_of_the_example() {
     let lab = Lab::new();
@@ -132,4 +133,19 @@ fn luks1_is_made_in_the_two_steps_of_the_example() {
     lab.ok(&[&format[..], &cost].concat());
     lab.ok(&["header", "convert", "old.img", "--type", "luks1", "--batch-mode"]);
     assert!(text(&lab.ok(&["info", "old.img"]).stdout).contains("LUKS1"));
+    let told = lab.refused(&["format", "other.img", "--size", "32M", "--type", "luks1"], 1);
+    assert!(told.contains("--pbkdf pbkdf2 --sector-size 512"), "{told}");
+    assert!(!lab.path("other.img").exists());
+}
+
+#[test]
+fn words_of_cryptsetup_and_qemu_nbd_work_or_name_ours() {
+    let lab = Lab::new();
+    let told = lab.refused(&["luksOpen", "/dev/sdx", "home", "-d", "key"], 1);
+    assert!(told.contains("`blockyard serve /dev/sdx --socket home.sock -d key`"), "{told}");
+    let told = lab.refused(&["dump", "vol", "--test-passphrase"], 1);
+    assert!(told.contains("`blockyard table VOLUME`"), "{told}");
+    lab.volume("vol");
+    let server = lab.serve(&["-k", "s", "-x", "name", "-r", "vol", "--key-file", "pass"]);
+    assert!(server.said.iter().any(|line| line.contains("nbd+unix:///name?socket=")));
 }

@@ -634,8 +634,10 @@ fn option_of_qemu_nbd_or_nbdkit_is_answered_with_ours() {
     let lab = Lab::new();
     lab.volume("vol");
     for (words, ours) in [
-        (&["-k", "s"][..], "--socket PATH"),
-        (&["-e4"], "--max-connections N"),
+        (&["-e4"][..], "--max-connections N"),
+        (&["-f", "raw"], "--type TYPE"),
+        (&["-t"], "until a signal"),
+        (&["-v"], "standard error"),
         (&["--persistent"], "until a signal"),
         (&["--filter=cow"], "--table FILE"),
         (&["-p", "10809"], "--listen HOST:PORT"),

@@ -137,7 +137,7 @@ pub(crate) struct ServeArgs {
     ///
     /// Only its owner may use the socket (mode 0600). `-` makes a private folder with a socket in
     /// $XDG_RUNTIME_DIR, which goes with the server.
-    #[arg(short = 'U', long, visible_alias = "unix", value_name = "PATH",
+    #[arg(short = 'U', short_alias = 'k', long, visible_alias = "unix", value_name = "PATH",
           value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
 
@@ -218,7 +218,7 @@ pub(crate) struct ServeArgs {
 #[derive(Args, Debug)]
 struct ExportArgs {
     /// Name of the export; the default export has the empty name
-    #[arg(long, value_name = "NAME")]
+    #[arg(short_alias = 'x', long, value_name = "NAME")]
     export_name: Option<String>,
 
     /// Refuse writes

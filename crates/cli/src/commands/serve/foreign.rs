@@ -13,7 +13,6 @@ use crate::failure::Failure;
 
 /// Spellings of options, and what to do instead.
 const UNKNOWN: &[(&[&str], &str)] = &[
-    (&["-k"], "a Unix socket is --socket PATH"),
     (
         &["-i", "--ipaddr", "--bind", "--port", "-4", "-6", "--ipv4-only", "--ipv6-only"],
         "a TCP address is --listen HOST:PORT; 127.0.0.1 and [::1] are this machine",
@@ -24,7 +23,7 @@ const UNKNOWN: &[(&[&str], &str)] = &[
         "the name of the export (nbdkit) is --export-name NAME; the limit of clients (qemu-nbd) is \
          --max-connections N",
     ),
-    (&["-x", "--exportname"], "the name of the export is --export-name NAME"),
+    (&["--exportname"], "the name of the export is --export-name NAME"),
     (
         &["-t", "--persistent"],
         "the server stays until a signal comes, or until the command of --run ends; threads \
@@ -41,7 +40,11 @@ const UNKNOWN: &[(&[&str], &str)] = &[
         "the server always stays in the foreground, and finds the format of the volume itself, or \
          by --type TYPE; for images such as qcow2, see `blockyard info IMAGE`",
     ),
-    (&["-P", "--pidfile"], "the file with the process ID is --pid-file PATH"),
+    (
+        &["-P", "--pidfile"],
+        "the file with the process ID (nbdkit) is --pid-file PATH; a partition (old qemu-nbd) is \
+         --partition N",
+    ),
     (
         &["-n", "--nocache", "--cache", "--newstyle", "-N"],
         "the page cache is bypassed with --direct; the newstyle protocol is always spoken",
@@ -178,7 +181,8 @@ mod tests {
         let serve = definition.find_subcommand("serve").unwrap();
         let mut ours = BTreeSet::new();
         for option in serve.get_arguments() {
-            ours.extend(option.get_short().map(|letter| format!("-{letter}")));
+            let letters = option.get_all_short_aliases().into_iter().flatten();
+            ours.extend(option.get_short().into_iter().chain(letters).map(|c| format!("-{c}")));
             ours.extend(option.get_long().map(|name| format!("--{name}")));
             let aliases = option.get_all_aliases().into_iter().flatten();
             ours.extend(aliases.map(|name| format!("--{name}")));
