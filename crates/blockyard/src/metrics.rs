@@ -1,15 +1,19 @@
 //! A status in the text format of Prometheus, version 0.0.4.
 //!
 //! Names and units follow its conventions: seconds and bytes, `_total` for counters. Histograms are
-//! cumulative over `le` and contain only samples: their `_count` is not the number of requests,
-//! which is a separate metric.
+//! cumulative over `le`. Those of requests and stages contain only samples: their `_count` is not
+//! the number of requests, which is a separate metric. A counter is there from the start, with a
+//! zero: the growth of a series that begins with its first error is not seen.
 
 use std::fmt::Write;
+use std::num::NonZeroU64;
 
 use blockyard_host::stages::{self, RequestKind, Stage};
 use blockyard_protocol::http::{self, Answer, Asked, HEAD_BYTES_MAX};
 
-use crate::status::{KindRequests, State, Status, VolumeStatus};
+use crate::status::{
+    Build, ExportLimits, KeyState, KindRequests, Process, State, Status, VolumeStatus,
+};
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Upper limits of a histogram's buckets in microseconds: 1, 2, 5 of each decade up to 10 s.
@@ -62,11 +66,52 @@ fn escaped(value: &str) -> String {
 #[must_use]
 pub fn text(status: &Status) -> String {
     let mut text = String::new();
+    of_server(&mut text, status);
+    of_process(&mut text, &status.process);
     requests(&mut text, &status.devices);
+    errors(&mut text, &status.devices);
     gauges(&mut text, &status.devices);
+    paths(&mut text, &status.devices);
+    limits(&mut text, &status.devices);
     threads(&mut text, &status.devices);
     times(&mut text, &status.devices);
+    flushes(&mut text, &status.devices);
     text
+}
+
+fn of_server(text: &mut String, status: &Status) {
+    let Build { version, commit, features } = &status.build;
+    let [version, commit, features] =
+        [version, commit, &features.join(" ")].map(|value| escaped(value));
+    let name = "blockyard_build_info";
+    let labels = format!("version=\"{version}\",commit=\"{commit}\",features=\"{features}\"");
+    family(
+        text,
+        (name, "gauge", "The build of the server; always 1."),
+        &format!("{name}{{{labels}}} 1\n"),
+    );
+    let name = "blockyard_max_connections";
+    let help = "Limit of connections with an open export.";
+    family(text, (name, "gauge", help), &format!("{name} {}\n", status.max_connections));
+}
+
+/// Names that all clients of Prometheus use.
+fn of_process(text: &mut String, process: &Process) {
+    let mut one = |name, kind, help, value: String| {
+        family(text, (name, kind, help), &format!("{name} {value}\n"));
+    };
+    let started = process.started_at_unix_s.to_string();
+    let help = "Start of the process since the Unix epoch.";
+    one("process_start_time_seconds", "gauge", help, started);
+    let cpu = (process.cpu_ns as f64 / 1e9).to_string();
+    one("process_cpu_seconds_total", "counter", "CPU time of all threads.", cpu);
+    let resident = process.resident_bytes.to_string();
+    let help = "Memory in use, without swapped pages.";
+    one("process_resident_memory_bytes", "gauge", help, resident);
+    let open = process.open_descriptors.to_string();
+    one("process_open_fds", "gauge", "Open descriptors.", open);
+    let max = process.max_descriptors.map_or("+Inf".to_owned(), |max| max.to_string());
+    one("process_max_fds", "gauge", "Limit of open descriptors.", max);
 }
 
 /// The label of a volume: its first name.
@@ -76,10 +121,9 @@ fn export_of(device: &VolumeStatus) -> String {
 
 fn requests(text: &mut String, devices: &[VolumeStatus]) {
     type Figure = fn(&KindRequests) -> u64;
-    let families: [(&str, &str, Figure); 3] = [
+    let families: [(&str, &str, Figure); 2] = [
         ("blockyard_requests_total", "Requests received.", |kind| kind.requests),
         ("blockyard_request_bytes_total", "Bytes of requests.", |kind| kind.bytes),
-        ("blockyard_request_errors_total", "Failed requests.", |kind| kind.errors),
     ];
     for (name, help, figure) in families {
         let mut samples = String::new();
@@ -96,9 +140,28 @@ fn requests(text: &mut String, devices: &[VolumeStatus]) {
     }
 }
 
+fn errors(text: &mut String, devices: &[VolumeStatus]) {
+    let name = "blockyard_request_errors_total";
+    let mut samples = String::new();
+    for device in devices {
+        let export = export_of(device);
+        for kind in RequestKind::ALL {
+            let op = kind.name();
+            for (class, count) in device.activity.requests.of(kind).error_classes.named() {
+                let labels = format!("export=\"{export}\",op=\"{op}\",class=\"{class}\"");
+                writeln!(samples, "{name}{{{labels}}} {count}")
+                    .expect("writing to a string succeeds");
+            }
+        }
+    }
+    let help = "Failed requests; docs/status.md explains the classes.";
+    family(text, (name, "counter", help), &samples);
+}
+
 fn gauges(text: &mut String, devices: &[VolumeStatus]) {
     type Gauge = fn(&VolumeStatus) -> u64;
-    let families: [(&str, &str, Gauge); 7] = [
+    let families: [(&str, &str, Gauge); 9] = [
+        ("blockyard_size_bytes", "Size of the volume.", |device| device.size_bytes),
         ("blockyard_requests_in_flight", "Requests in flight.", |device| device.counts.in_flight),
         ("blockyard_requests_held", "Requests waiting for a resume.", |device| {
             device.counts.held_bios
@@ -106,10 +169,17 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
         ("blockyard_parts_parked", "Parts waiting for a buffer, a delay or a path.", |device| {
             device.counts.parked_parts
         }),
-        ("blockyard_connections", "Connections.", |device| device.counts.connections),
+        ("blockyard_connections", "Connections of clients, and queues of disks.", |device| {
+            device.counts.connections
+        }),
         ("blockyard_suspended", "Whether the volume is suspended.", |device| {
             u64::from(device.state == State::Suspended)
         }),
+        (
+            "blockyard_key_wiped",
+            "Whether a crypt line has no key, so that requests fail.",
+            |device| u64::from(device.key == KeyState::Wiped),
+        ),
         (
             "blockyard_loss",
             "Whether acknowledged writes may be lost, so that flushes and writes fail.",
@@ -126,6 +196,43 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
             format!("{name}{{export=\"{}\"}} {}\n", export_of(device), gauge(device))
         };
         let samples: String = devices.iter().map(sample).collect();
+        family(text, (name, "gauge", help), &samples);
+    }
+}
+
+fn paths(text: &mut String, devices: &[VolumeStatus]) {
+    let name = "blockyard_paths";
+    let mut samples = String::new();
+    for device in devices.iter().filter(|device| device.paths.total > 0) {
+        let export = export_of(device);
+        let failed = device.paths.failed;
+        for (state, count) in
+            [("live", device.paths.total.saturating_sub(failed)), ("failed", failed)]
+        {
+            writeln!(samples, "{name}{{export=\"{export}\",state=\"{state}\"}} {count}")
+                .expect("writing to a string succeeds");
+        }
+    }
+    family(text, (name, "gauge", "Paths of multipath lines."), &samples);
+}
+
+/// One sample for each name of a volume: names may have limits of their own.
+fn limits(text: &mut String, devices: &[VolumeStatus]) {
+    type Rate = fn(&ExportLimits) -> Option<NonZeroU64>;
+    let families: [(&str, &str, Rate); 2] = [
+        ("blockyard_limit_requests_per_second", "Limit of requests.", |limits| limits.iops),
+        ("blockyard_limit_bytes_per_second", "Limit of bytes.", |limits| limits.bytes_per_s),
+    ];
+    for (name, help, rate) in families {
+        let mut samples = String::new();
+        for limits in devices.iter().flat_map(|device| &device.limits) {
+            let group = escaped(limits.group.as_deref().unwrap_or_default());
+            let Some(rate) = rate(limits) else { continue };
+            for export in limits.exports.iter().map(|export| escaped(export)) {
+                writeln!(samples, "{name}{{export=\"{export}\",group=\"{group}\"}} {rate}")
+                    .expect("writing to a string succeeds");
+            }
+        }
         family(text, (name, "gauge", help), &samples);
     }
 }
@@ -180,6 +287,17 @@ fn times(text: &mut String, devices: &[VolumeStatus]) {
     family(text, ("blockyard_request_seconds", "histogram", help), &whole);
     let help = "Time of sampled requests by stage; docs/status.md explains the stages.";
     family(text, ("blockyard_stage_seconds", "histogram", help), &stages);
+}
+
+/// There from the start, so that the growth of the first flush is seen.
+fn flushes(text: &mut String, devices: &[VolumeStatus]) {
+    let name = "blockyard_flush_seconds";
+    let mut samples = String::new();
+    for device in devices {
+        let labels = format!("export=\"{}\"", export_of(device));
+        histogram(&mut samples, name, &labels, &device.activity.requests.flush_times.histogram);
+    }
+    family(text, (name, "histogram", "Time of each successful flush: no sample."), &samples);
 }
 
 fn histogram(text: &mut String, name: &str, labels: &str, times: &stages::Times) {

@@ -23,6 +23,7 @@ use crate::control::{Devices, Named};
 use crate::error::{contained, contained_with};
 use crate::output::InUse;
 use crate::rate::RateLimits;
+use crate::status::Build;
 use crate::tls::{Credentials, ServerPolicy, Tls};
 use crate::volume::Shared;
 use crate::{Error, Volume, metrics};
@@ -59,6 +60,7 @@ pub struct Server {
     tls: Option<ServerTls>,
     /// The limits may change while it runs.
     is_live: bool,
+    build: Option<Build>,
 }
 
 /// Exports that share limits, and the name of their group.
@@ -314,6 +316,13 @@ impl Server {
         self
     }
 
+    /// Shows this build of the program in the status and the metrics, in place of the library's.
+    #[must_use]
+    pub fn build_info(mut self, build: Build) -> Self {
+        self.build = Some(build);
+        self
+    }
+
     /// Prepares for changes of the exports while the server runs; see [`Listening::live`].
     #[must_use]
     pub fn changing(mut self) -> Self {
@@ -399,7 +408,8 @@ impl Server {
             .map(|Export { name, volume, .. }| (name.clone(), Arc::clone(volume), throttle(name)))
             .collect();
         named.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
-        let devices = Arc::new(Devices::new(&named, max, self.in_use));
+        let build = self.build.unwrap_or_else(Build::of_library);
+        let devices = Arc::new(Devices::new(build, &named, max, self.in_use));
         // Limits may come later, by the control socket or with other exports.
         let is_controlled = self.doors.iter().any(|door| matches!(door, Door::Control(_)));
         let has_throttles = is_controlled || self.is_live;

@@ -151,9 +151,12 @@ fn check_metrics(body: &str) {
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let value: f64 = value.parse().unwrap();
-        let (name, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
+        let (name, labels) = match series.split_once('{') {
+            Some((name, labels)) => (name, labels.strip_suffix('}').unwrap()),
+            None => (series, ""),
+        };
         assert!(name.starts_with(&family), "{line}");
-        for label in labels.split(',') {
+        for label in labels.split(',').filter(|label| !label.is_empty()) {
             let (key, value) = label.split_once('=').unwrap();
             assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
             assert!(value.len() >= 2 && value.starts_with('"') && value.ends_with('"'), "{line}");
@@ -174,19 +177,26 @@ fn check_metrics(body: &str) {
 fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
     let lab = Lab::new();
     lab.volume("vol");
-    let _server = serve(&lab, &["--metrics", "./m", "--threads", "0"]);
+    let metrics = ["--metrics", "./m", "--threads", "0", "--max-connections", "5"];
+    let _server = serve(&lab, &[&metrics[..], &["--iops-limit", "1000000"]].concat());
     let mut client = Nbd::open(&lab.path("s"));
     for _ in 0..400 {
         client.read(0, 4096);
     }
     assert_eq!(client.write(0, &noise(8192, 1)), 0);
+    assert_eq!((client.flush(), client.flush()), (0, 0));
     let (head, body) = fetch(&lab, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     check_metrics(&body);
     for line in [
         "blockyard_request_bytes_total{export=\"\",op=\"write\"} 8192\n",
-        "blockyard_request_errors_total{export=\"\",op=\"read\"} 0\n",
+        "blockyard_request_errors_total{export=\"\",op=\"read\",class=\"io\"} 0\n",
+        "blockyard_flush_seconds_count{export=\"\"} 2\n",
+        "blockyard_size_bytes{export=\"\"} 1048576\n",
+        "blockyard_limit_requests_per_second{export=\"\",group=\"\"} 1000000\n",
+        "blockyard_max_connections 5\n",
+        "blockyard_key_wiped{export=\"\"} 0\n",
         "blockyard_requests_total{export=\"\",op=\"read\"} 400\n",
         "blockyard_connections{export=\"\"} 1\n",
         "# TYPE blockyard_stage_seconds histogram\n",
@@ -194,6 +204,17 @@ fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
     ] {
         assert!(body.contains(line), "{line}\n{body}");
     }
+    let build =
+        concat!("blockyard_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\",commit=\"");
+    let build = body.lines().find(|line| line.starts_with(build)).unwrap();
+    assert!(build.contains(" io_uring ") && build.ends_with("\"} 1"), "{build}");
+    let figure = |name: &str| -> u64 {
+        let line = body.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().parse().unwrap()
+    };
+    assert!((8..64).contains(&figure("process_open_fds ")), "{body}");
+    assert!(figure("process_max_fds ") > figure("process_open_fds "));
+    assert!(figure("process_resident_memory_bytes ") > 1 << 20);
     for (request, status) in [
         ("HEAD /metrics HTTP/1.1\r\n\r\n", "200"),
         ("GET /else HTTP/1.1\r\n\r\n", "404"),
@@ -214,6 +235,34 @@ fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
     let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
     drop(top.stdout.take());
     assert!(top.wait().unwrap().success(), "it ends when nobody reads");
+}
+
+#[test]
+fn metrics_name_the_class_of_an_error_and_count_failed_paths() {
+    let lab = Lab::new();
+    for path in ["one", "two"] {
+        lab.write(path, vec![0; 1 << 19]);
+    }
+    let paths = "round-robin 0 2 0 one two";
+    let table = format!("0 1024 multipath 0 0 1 1 {paths}\n1024 8 error\n");
+    lab.write("table", table);
+    let server = ["--table", "table", "--socket", "s", "--control", "c", "--metrics", "./m"];
+    let _server = lab.serve(&server);
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.read_error(1024 * 512, 4096), EIO);
+    assert_eq!(client.read(0, 512), [0; 512]);
+    lab.ok(&["message", "c", "fail_path", "two"]);
+    assert_eq!(client.read(0, 512), [0; 512]);
+    let (_, body) = fetch(&lab, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    check_metrics(&body);
+    for line in [
+        "blockyard_request_errors_total{export=\"\",op=\"read\",class=\"io\"} 1\n",
+        "blockyard_request_errors_total{export=\"\",op=\"write\",class=\"io\"} 0\n",
+        "blockyard_paths{export=\"\",state=\"live\"} 1\n",
+        "blockyard_paths{export=\"\",state=\"failed\"} 1\n",
+    ] {
+        assert!(body.contains(line), "{line}\n{body}");
+    }
 }
 
 #[test]

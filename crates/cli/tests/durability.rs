@@ -184,7 +184,18 @@ fn flush_that_failed_once_fails_for_every_client_and_is_told_until_the_loss_is_a
     assert!(found.contains(remedy), "{found}");
     let top = text(&lab.ok(&["top", "--once", "c"]).stdout);
     assert!(top.starts_with("export \"\": active, flushes and writes fail"), "{top}");
-    assert!(metrics(&lab).contains("\nblockyard_loss{export=\"\"} 1\n"));
+    let page = metrics(&lab);
+    let errors = "blockyard_request_errors_total{export=\"\"";
+    for line in [
+        "blockyard_loss{export=\"\"} 1",
+        "blockyard_flush_seconds_count{export=\"\"} 2",
+        &format!("{errors},op=\"flush\",class=\"medium\"}} 1"),
+        &format!("{errors},op=\"flush\",class=\"refused\"}} 3"),
+        &format!("{errors},op=\"write\",class=\"medium\"}} 0"),
+        &format!("{errors},op=\"write\",class=\"refused\"}} 3"),
+    ] {
+        assert!(page.contains(&format!("\n{line}\n")), "{line}\n{page}");
+    }
 
     let refused = lab.refused(&["resume", "c", "--accept-loss"], 1);
     assert!(refused.contains("suspend the volume first"), "{refused}");

@@ -56,6 +56,12 @@ pub enum Op {
     WriteZeroes,
 }
 
+impl Op {
+    /// All operations.
+    pub const ALL: [Self; 5] =
+        [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes];
+}
+
 /// Outcome of a bio (`blk_status_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlkStatus {
@@ -74,6 +80,18 @@ pub enum BlkStatus {
     Medium,
     /// `BLK_STS_IOERR`.
     IoError,
+}
+
+impl BlkStatus {
+    /// All outcomes of failed bios.
+    pub const FAILURES: [Self; 6] = [
+        Self::NotSupported,
+        Self::NoSpace,
+        Self::Invalid,
+        Self::Transport,
+        Self::Medium,
+        Self::IoError,
+    ];
 }
 
 impl fmt::Display for BlkStatus {
@@ -179,41 +197,59 @@ pub struct Done {
     pub status: BlkStatus,
 }
 
-/// Numbers of failed bios.
+/// Numbers of failed bios, by operation and outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Discards and write zeroes.
-    pub others: u64,
+    /// The sum of `counts`: a reader compares it, and copies the rest only after a failure.
+    total: u64,
+    /// By operation, in the order of [`BlkStatus::FAILURES`].
+    counts: [[u64; BlkStatus::FAILURES.len()]; Op::ALL.len()],
 }
 
 impl Failures {
     /// Counts a failed bio.
-    pub fn count(&mut self, op: Op) {
-        match op {
-            Op::Read => self.reads += 1,
-            Op::Write => self.writes += 1,
-            Op::Flush => self.flushes += 1,
-            Op::Discard | Op::WriteZeroes => self.others += 1,
+    pub fn count(&mut self, op: Op, status: BlkStatus) {
+        let is_it = |failure: &BlkStatus| *failure == status;
+        if let Some(place) = BlkStatus::FAILURES.iter().position(is_it) {
+            self.total += 1;
+            self.counts[op as usize][place] += 1;
         }
     }
 
     /// Adds the counts of `other`.
-    pub fn add(&mut self, other: Self) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.flushes += other.flushes;
-        self.others += other.others;
+    pub fn add(&mut self, other: &Self) {
+        self.total += other.total;
+        let counts = self.counts.as_flattened_mut().iter_mut();
+        counts.zip(other.counts.as_flattened()).for_each(|(count, more)| *count += more);
+    }
+
+    /// Numbers of an operation's failures, in the order of [`BlkStatus::FAILURES`].
+    #[must_use]
+    pub fn of(&self, op: Op) -> [u64; BlkStatus::FAILURES.len()] {
+        self.counts[op as usize]
     }
 
     /// Number of all failed bios.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.reads + self.writes + self.flushes + self.others
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_counted_by_operation_and_outcome() {
+        let mut failures = Failures::default();
+        failures.count(Op::Write, BlkStatus::NoSpace);
+        failures.count(Op::Write, BlkStatus::IoError);
+        failures.count(Op::Flush, BlkStatus::Ok);
+        let mut both = failures;
+        both.add(&failures);
+        assert_eq!(both.total(), 4);
+        assert_eq!(both.of(Op::Write), [0, 2, 0, 0, 0, 2]);
+        assert_eq!((both.of(Op::Flush), both.of(Op::Read)), ([0; 6], [0; 6]));
     }
 }

@@ -342,7 +342,7 @@ impl Shard {
         let InFlight { user, op, status, .. } = *bio;
         self.in_flight.remove(index);
         if status != BlkStatus::Ok {
-            self.failures.count(op);
+            self.failures.count(op, status);
         }
         self.done.push(Done { user, status });
     }
@@ -386,8 +386,8 @@ impl Shard {
 
     /// Counts of failed bios.
     #[must_use]
-    pub fn failures(&self) -> Failures {
-        self.failures
+    pub fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// Number of parts that wait in their target, for a bounce slot, their time or a path, and of

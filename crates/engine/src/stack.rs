@@ -130,7 +130,7 @@ impl Stack {
 
     /// Counts of failed bios: [`Shard::failures`].
     #[must_use]
-    pub fn failures(&self) -> Failures {
+    pub fn failures(&self) -> &Failures {
         self.shards[self.top()].failures()
     }
 

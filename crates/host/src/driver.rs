@@ -82,8 +82,8 @@ pub(crate) struct Driver {
     /// Records submissions and ends of bios.
     tracepoint: Tracepoint,
     durability: Arc<Durability>,
-    /// The `user` words of flushes and FUA writes in flight.
-    stable: Vec<u64>,
+    /// Flushes and FUA writes in flight.
+    stable: Vec<Stable>,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
@@ -385,7 +385,9 @@ impl Driver {
             return self.refuse(&bio, status);
         }
         if bio.op == Op::Flush || bio.fua || bio.preflush {
-            self.stable.push(bio.user);
+            let is_flush = bio.op == Op::Flush;
+            let flush_from = is_flush.then(|| self.executor.samples.begin_flush()).flatten();
+            self.stable.push(Stable { user: bio.user, flush_from });
         }
         let now = self.now();
         if let Some(share) = &mut self.page_share
@@ -403,21 +405,26 @@ impl Driver {
         self.done.push(Done { user: bio.user, status });
         self.end(before);
         if let Some(gate) = &mut self.gate {
-            gate.refused(bio.op);
+            gate.refused(bio.op, status);
             if self.shard.in_flight() == 0 {
                 gate.left();
             }
         }
     }
 
-    /// Fails a flush that succeeded while another one failed.
+    /// Fails a flush that succeeded while another one failed, and times the others.
     fn judge(&mut self, from: usize) {
         for done in &mut self.done[from..] {
-            let place = self.stable.iter().position(|user| *user == done.user);
+            let place = self.stable.iter().position(|stable| stable.user == done.user);
             if let Some(place) = place {
-                self.stable.swap_remove(place);
+                let Stable { flush_from, .. } = self.stable.swap_remove(place);
                 if done.status == BlkStatus::Ok {
                     done.status = self.durability.refusal(Op::Flush).unwrap_or(BlkStatus::Ok);
+                }
+                if done.status == BlkStatus::Ok
+                    && let Some(from) = flush_from
+                {
+                    self.executor.samples.end_flush(from);
                 }
             }
         }
@@ -450,13 +457,13 @@ impl Driver {
         }
         if let Some(gate) = &mut self.gate {
             let shard = &self.shard;
-            gate.publish(Counts {
+            let counts = Counts {
                 decisions: shard.decisions(),
-                errors: shard.failures(),
                 parked: shard.parked() as u64,
                 in_flight: shard.in_flight() as u64,
                 ..Counts::default()
-            });
+            };
+            gate.publish(counts, shard.failures());
             if !self.shown.is_empty() {
                 let shard = &mut self.shard;
                 let info = |&number| Some((number, shard.status(number)?.info));
@@ -724,6 +731,14 @@ impl Driver {
     pub(crate) fn release_buffers(&self) {
         self.executor.release_buffers();
     }
+}
+
+/// A flush or FUA write in flight.
+struct Stable {
+    /// Its `user` word.
+    user: u64,
+    /// Start of a flush that is timed.
+    flush_from: Option<Nanos>,
 }
 
 /// Numbers of the lines whose state is shown, on controlled volumes.

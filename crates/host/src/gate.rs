@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Failures, Op};
 use rustix::event::{EventfdFlags, eventfd};
 
-pub use counts::Counts;
+pub use counts::{Counts, Errors};
 
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
@@ -64,11 +64,17 @@ struct ShardState {
     /// Wakes the shard's thread if it holds bios.
     wake: OwnedFd,
     counts: [AtomicU64; Counts::WORDS],
+    /// Written after a failure only.
+    errors: Mutex<Errors>,
 }
 
 impl ShardState {
     fn counts(&self) -> Counts {
         Counts::of_words(std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed)))
+    }
+
+    fn errors(&self) -> MutexGuard<'_, Errors> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
@@ -90,6 +96,8 @@ struct Shards {
     messages: Vec<Order>,
     /// Counts of ended shards.
     ended: Counts,
+    /// Errors of ended shards.
+    errors: Errors,
 }
 
 /// The gate of a volume.
@@ -211,6 +219,14 @@ impl Gate {
         shards.open.iter().for_each(|shard| all.add(shard.counts()));
         (all, shards.open.len())
     }
+
+    /// The errors of all shards.
+    pub(crate) fn errors(&self) -> Errors {
+        let shards = self.shards();
+        let mut all = shards.errors;
+        shards.open.iter().for_each(|shard| all.add(&shard.errors()));
+        all
+    }
 }
 
 /// One shard's side of the gate.
@@ -222,8 +238,10 @@ pub(crate) struct ShardGate {
     /// Requests have begun, whose bios pass a closed gate too.
     has_requests: bool,
     held: VecDeque<Bio>,
-    /// Failed bios: held until the server ended, or refused.
+    /// Bios that failed before the shard.
     refused: Failures,
+    /// The number of errors that the shard's state has.
+    errors_shown: u64,
     counts: Counts,
 }
 
@@ -243,14 +261,22 @@ impl ShardGate {
             is_busy: AtomicBool::new(false),
             wake,
             counts,
+            errors: Mutex::default(),
         });
         shards.open.push(Arc::clone(&shard));
         drop(shards);
         let gate = Arc::clone(gate);
         let held = VecDeque::new();
-        let refused = Failures::default();
-        let counts = Counts::default();
-        Ok(Self { gate, shard, is_busy: false, has_requests: false, held, refused, counts })
+        Ok(Self {
+            gate,
+            shard,
+            is_busy: false,
+            has_requests: false,
+            held,
+            refused: Failures::default(),
+            errors_shown: 0,
+            counts: Counts::default(),
+        })
     }
 
     /// Whether a bio may pass. Otherwise it is held here.
@@ -333,7 +359,7 @@ impl ShardGate {
         }
         if self.gate.state.load(Ordering::SeqCst) == STOPPED {
             let failed = |bio: Bio| Done { user: bio.user, status: BlkStatus::IoError };
-            self.held.iter().for_each(|bio| self.refused.count(bio.op));
+            self.held.iter().for_each(|bio| self.refused.count(bio.op, BlkStatus::IoError));
             done.extend(self.held.drain(..).map(failed));
             return None;
         }
@@ -371,16 +397,20 @@ impl ShardGate {
     }
 
     /// Counts a bio that failed before the shard.
-    pub(crate) fn refused(&mut self, op: Op) {
-        self.refused.count(op);
+    pub(crate) fn refused(&mut self, op: Op, status: BlkStatus) {
+        self.refused.count(op, status);
     }
 
     /// Publishes the counts: its own, and those of the shard.
-    pub(crate) fn publish(&mut self, of_shard: Counts) {
-        let Counts { decisions, mut errors, parked, in_flight, .. } = of_shard;
-        errors.add(self.refused);
+    pub(crate) fn publish(&mut self, of_shard: Counts, failures: &Failures) {
+        let errors = failures.total() + self.refused.total();
+        if errors != self.errors_shown {
+            self.errors_shown = errors;
+            *self.shard.errors() = Errors { executed: *failures, refused: self.refused };
+        }
+        let Counts { decisions, parked, in_flight, .. } = of_shard;
         let held = self.held.len() as u64;
-        self.counts = Counts { decisions, errors, held, parked, in_flight, ..self.counts };
+        self.counts = Counts { decisions, held, parked, in_flight, ..self.counts };
         for (shown, word) in self.shard.counts.iter().zip(self.counts.words()) {
             shown.store(word, Ordering::Relaxed);
         }
@@ -393,6 +423,7 @@ impl Drop for ShardGate {
         shards.open.retain(|shard| !Arc::ptr_eq(shard, &self.shard));
         let ended = Counts { held: 0, parked: 0, in_flight: 0, ..self.counts };
         shards.ended.add(ended);
+        shards.errors.add(&self.shard.errors());
         self.gate.went_idle.notify_all();
     }
 }
@@ -489,7 +520,8 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
-        pass.publish(Counts { parked: 3, in_flight: 1, ..Counts::default() });
+        let counts = Counts { parked: 3, in_flight: 1, ..Counts::default() };
+        pass.publish(counts, &Failures::default());
         assert_eq!(gate.counts().0.in_flight, 1);
         assert_eq!((gate.counts().0.parked, gate.counts().1), (3, 1));
         drop(pass);
@@ -533,7 +565,7 @@ mod tests {
         for op in [Op::Read, Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
             assert!(pass.admit(&Bio { op, ..bio(1) }));
         }
-        pass.publish(Counts::default());
+        pass.publish(Counts::default(), &Failures::default());
         let tally = |parts| Tally { parts, bytes: parts * 4096 };
         let reads = tally(2);
         let writes = tally(1);
@@ -548,19 +580,26 @@ mod tests {
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(1)));
-        pass.refused(Op::Read);
+        pass.refused(Op::Read, BlkStatus::NoSpace);
         let tally = |n| Tally { parts: n, bytes: n };
         let decisions = Decisions { inline: tally(5), ..Decisions::default() };
-        let errors = Failures { reads: 1, writes: 2, ..Failures::default() };
-        let shard = Counts { decisions, errors, in_flight: 3, parked: 4, ..Counts::default() };
-        pass.publish(shard);
-        let errors = Failures { reads: 2, ..errors };
+        let shard = Counts { decisions, in_flight: 3, parked: 4, ..Counts::default() };
+        let mut executed = Failures::default();
+        executed.count(Op::Write, BlkStatus::Medium);
+        pass.publish(shard, &executed);
         let writes = Tally { parts: 1, bytes: 4096 };
-        let now = Counts { writes, errors, held: 1, ..shard };
+        let now = Counts { writes, held: 1, ..shard };
         assert_eq!(gate.counts(), (now, 1));
+        let mut refused = Failures::default();
+        refused.count(Op::Read, BlkStatus::NoSpace);
+        assert_eq!(gate.errors(), Errors { executed, refused });
+        executed.count(Op::Write, BlkStatus::Medium);
+        pass.publish(shard, &executed);
+        assert_eq!(gate.errors(), Errors { executed, refused });
         drop(pass);
         let ended = Counts { held: 0, in_flight: 0, parked: 0, ..now };
         assert_eq!(gate.counts(), (ended, 0));
+        assert_eq!(gate.errors(), Errors { executed, refused });
     }
 
     #[test]
@@ -635,8 +674,7 @@ mod tests {
             writes: tally(3),
             flushes: 11,
             others: tally(12),
-            errors: Failures { reads: 15, writes: 16, flushes: 17, others: 18 },
-            in_flight: 19,
+            in_flight: 15,
             decisions,
             held: 13,
             parked: 14,

@@ -20,6 +20,7 @@ mod error;
 mod executor;
 pub mod file;
 mod file_op;
+pub mod footprint;
 pub mod fuse;
 mod fused;
 mod gate;
@@ -59,3 +60,6 @@ pub mod write_log;
 
 pub use error::Error;
 pub use ring::{RingKind, ring_kind};
+
+/// Whether faults can be planted, which no release has.
+pub const HAS_CANARIES: bool = cfg!(feature = "canaries");

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::output::InUse;
 use crate::rate::RateLimits;
 use crate::resize::say_resized;
-use crate::status::{ExportLimits, Loss, Status, VolumeStatus};
+use crate::status::{Build, ExportLimits, Loss, Status, VolumeStatus};
 use crate::volume::Shared;
 
 const NO_RELOAD: &str = "the server has no configuration to read again; start it with --config";
@@ -25,6 +25,7 @@ const NO_FORGET: &str = "the server has no exports that open at their first use;
 
 /// The volumes of a server, each with its export names. They may come and go.
 pub(crate) struct Devices {
+    build: Build,
     max_connections: usize,
     served: RwLock<Served>,
     /// Reads the configuration again, if the program can.
@@ -82,10 +83,16 @@ impl Device {
 
 impl Devices {
     /// All exports, grouped by volume.
-    pub(crate) fn new(exports: &[Named], max_connections: usize, in_use: InUse) -> Self {
+    pub(crate) fn new(
+        build: Build,
+        exports: &[Named],
+        max_connections: usize,
+        in_use: InUse,
+    ) -> Self {
         let served = RwLock::new(Served { devices: Vec::new(), in_use });
-        let devices =
-            Self { max_connections, served, reload: OnceLock::new(), forget: OnceLock::new() };
+        let reload = OnceLock::new();
+        let forget = OnceLock::new();
+        let devices = Self { build, max_connections, served, reload, forget };
         devices.replace(exports, InUse::default());
         devices
     }
@@ -147,7 +154,8 @@ impl Devices {
     /// A snapshot of all volumes.
     pub(crate) fn status(&self) -> Status {
         let devices = self.devices();
-        Status::new(self.max_connections, devices.iter().map(|device| device.status()).collect())
+        let devices = devices.iter().map(|device| device.status()).collect();
+        Status::new(self.build.clone(), self.max_connections, devices)
     }
 
     /// The reply to a line; `None` stands for a line that is too long or incomplete.
@@ -298,7 +306,7 @@ mod tests {
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {
-        let devices = Devices::new(&[], 1, InUse::default());
+        let devices = Devices::new(Build::default(), &[], 1, InUse::default());
         let reply = devices.answer(None);
         assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
     }

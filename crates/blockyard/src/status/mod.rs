@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::limit::Limit;
 
-pub use requests::{KindRequests, Requests, Shares, StageTimes, Times};
+pub use requests::{ErrorClasses, KindRequests, Requests, Shares, StageTimes, Times};
 
 /// The status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,8 +38,40 @@ pub struct Status {
     pub io_uring: Rings,
     /// The sandbox of the server's process; `None` without one.
     pub sandbox: Option<Sandbox>,
+    /// The server's program.
+    pub build: Build,
+    /// The server's process.
+    pub process: Process,
     /// The served volumes, in the order of their exports.
     pub devices: Vec<VolumeStatus>,
+}
+
+/// The build of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Build {
+    /// Version.
+    pub version: String,
+    /// Commit of its source; `unknown` for a source without one.
+    pub commit: String,
+    /// Compiled features.
+    pub features: Vec<String>,
+}
+
+/// Resources of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Start in seconds since 1970.
+    pub started_at_unix_s: u64,
+    /// CPU time of all threads.
+    pub cpu_ns: u64,
+    /// Memory in use, without swapped pages.
+    pub resident_bytes: u64,
+    /// Open descriptors.
+    pub open_descriptors: u64,
+    /// Limit of open descriptors; `None` if there is none.
+    pub max_descriptors: Option<u64>,
 }
 
 /// Capability of io_uring in a process.
@@ -84,7 +116,7 @@ pub struct ExportLimits {
 }
 
 /// The status of a volume.
-// 13 fields: one for each member of the JSON.
+// 14 fields: one for each member of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
@@ -106,6 +138,8 @@ pub struct VolumeStatus {
     pub table: Vec<String>,
     /// Status lines, like `dmsetup status`.
     pub status: Vec<String>,
+    /// Paths of the multipath lines.
+    pub paths: Paths,
     /// The distinct pipelines of the crypt lines.
     pub pipelines: Vec<String>,
     /// The crypt lines with the adaptive pipeline.
@@ -116,6 +150,16 @@ pub struct VolumeStatus {
     /// Times of requests, use of threads, and the resulting limit.
     #[serde(flatten)]
     pub activity: Activity,
+}
+
+/// Paths of all multipath lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Paths {
+    /// Number.
+    pub total: u64,
+    /// Number of failed ones, as the connection sees it that has lost most.
+    pub failed: u64,
 }
 
 /// Whether requests are executed.
@@ -303,6 +347,21 @@ impl Work {
             Self::Connections => "connections",
             Self::Workers => "workers",
             Self::Disks => "disks",
+        }
+    }
+}
+
+impl Build {
+    /// That of this library.
+    #[must_use]
+    pub fn of_library() -> Self {
+        let parts =
+            ["fuse", "io_uring", "landlock", "nbd", "rbd", "seccomp", "tls", "ublk", "vhost-user"];
+        let canaries = blockyard_host::HAS_CANARIES.then_some("canaries");
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: "unknown".to_owned(),
+            features: parts.into_iter().chain(canaries).map(str::to_owned).collect(),
         }
     }
 }

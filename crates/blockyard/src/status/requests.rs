@@ -26,6 +26,8 @@ pub struct Requests {
     pub flush: KindRequests,
     /// Discards and zeroes.
     pub other: KindRequests,
+    /// Each successful flush, without its wait at a gate: no sample.
+    pub flush_times: Times,
 }
 
 /// Requests of one kind.
@@ -38,10 +40,48 @@ pub struct KindRequests {
     pub bytes: u64,
     /// Number of failures.
     pub errors: u64,
+    /// The failures by class.
+    pub error_classes: ErrorClasses,
     /// Time from reception until the outcome was taken.
     pub total: Times,
     /// Time by stage.
     pub stages: StageTimes,
+}
+
+/// Failed requests by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct ErrorClasses {
+    /// A device does not have the operation.
+    pub unsupported: u64,
+    /// A device is full.
+    pub no_space: u64,
+    /// The range is outside of a device, or not aligned to its sectors.
+    pub invalid: u64,
+    /// The connection to a device is lost.
+    pub transport: u64,
+    /// The medium of a device failed.
+    pub medium: u64,
+    /// Other errors of a device, and writes to protected sectors.
+    pub io: u64,
+    /// Never executed, because acknowledged writes may be lost, or because the server ended.
+    pub refused: u64,
+}
+
+impl ErrorClasses {
+    /// Each class with its name in JSON and metrics.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("unsupported", self.unsupported),
+            ("no-space", self.no_space),
+            ("invalid", self.invalid),
+            ("transport", self.transport),
+            ("medium", self.medium),
+            ("io", self.io),
+            ("refused", self.refused),
+        ]
+    }
 }
 
 /// Times of requests by stage.

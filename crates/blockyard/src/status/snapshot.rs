@@ -2,22 +2,26 @@
 
 use std::time::SystemTime;
 
+use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_host::footprint::Footprint;
 use blockyard_host::protect;
 use blockyard_host::sandbox;
 use blockyard_host::stages::{self, KindTimes, RequestKind, Stage};
+use blockyard_host::usage::Usage;
 use blockyard_host::volume::Volume;
-use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts};
+use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts, Status as HostStatus};
 use blockyard_host::{RingKind, ring_kind};
 
 use super::{
-    Activity, Adaptive, Bios, Ciphers, Counts, KeyState, KindRequests, Loss, Parts, RefusedWrite,
-    Requests, Rings, Sandbox, StageTimes, State, Status, Threads, VolumeStatus, Work,
+    Activity, Adaptive, Bios, Build, Ciphers, Counts, ErrorClasses, KeyState, KindRequests, Loss,
+    Parts, Paths, Process, RefusedWrite, Requests, Rings, Sandbox, StageTimes, State, Status,
+    Threads, VolumeStatus, Work,
 };
 
 impl Status {
     /// The status of a server in this process.
-    pub(crate) fn new(max_connections: usize, devices: Vec<VolumeStatus>) -> Self {
+    pub(crate) fn new(build: Build, max_connections: usize, devices: Vec<VolumeStatus>) -> Self {
         let io_uring = match ring_kind() {
             RingKind::Restricted => Rings::Restricted,
             RingKind::Unrestricted => Rings::Unrestricted,
@@ -28,7 +32,19 @@ impl Status {
             seccomp,
             no_new_privileges: true,
         });
-        Self { max_connections: max_connections as u64, io_uring, sandbox, devices }
+        let max_connections = max_connections as u64;
+        let process = Process::now();
+        Self { max_connections, io_uring, sandbox, build, process, devices }
+    }
+}
+
+impl Process {
+    fn now() -> Self {
+        let Footprint { open_descriptors, max_descriptors, resident_bytes, started_at_unix_s } =
+            Footprint::of_process();
+        let usage = Usage::of_process();
+        let cpu_ns = usage.user.0 + usage.system.0;
+        Self { started_at_unix_s, cpu_ns, resident_bytes, open_descriptors, max_descriptors }
     }
 }
 
@@ -37,7 +53,7 @@ impl VolumeStatus {
     pub(crate) fn of(volume: &Volume, exports: &[String]) -> Self {
         let status = volume.status();
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
-        let requests = Requests::of_volume(volume, |kind, _| counted(&status.counts, kind));
+        let requests = Requests::of_volume(volume, |kind, _| counted(&status, kind));
         Self {
             exports: exports.to_vec(),
             size_bytes: volume.size_bytes(),
@@ -48,9 +64,10 @@ impl VolumeStatus {
             limits: Vec::new(),
             table: lines(&status.table),
             status: lines(&status.targets),
+            paths: Paths { total: status.paths.total as u64, failed: status.paths.failed as u64 },
+            counts: Counts::of(&status),
             pipelines: status.pipelines,
             adaptive: status.adaptive.into_iter().map(Adaptive::from).collect(),
-            counts: Counts::of(&status.counts, status.connections),
             activity: Activity::of(volume, requests),
         }
     }
@@ -98,19 +115,44 @@ impl Requests {
             write: kind(RequestKind::Write, write),
             flush: kind(RequestKind::Flush, flush),
             other: kind(RequestKind::Other, other),
+            flush_times: times.flushes.into(),
         }
     }
 }
 
-fn counted(counts: &HostCounts, kind: RequestKind) -> KindRequests {
-    let errors = counts.errors;
-    let (Tally { parts, bytes }, errors) = match kind {
-        RequestKind::Read => (counts.reads, errors.reads),
-        RequestKind::Write => (counts.writes, errors.writes),
-        RequestKind::Flush => (Tally { parts: counts.flushes, bytes: 0 }, errors.flushes),
-        RequestKind::Other => (counts.others, errors.others),
+fn counted(status: &HostStatus, kind: RequestKind) -> KindRequests {
+    let HostCounts { reads, writes, flushes, others, .. } = status.counts;
+    let Tally { parts, bytes } = match kind {
+        RequestKind::Read => reads,
+        RequestKind::Write => writes,
+        RequestKind::Flush => Tally { parts: flushes, bytes: 0 },
+        RequestKind::Other => others,
     };
-    KindRequests { requests: parts, bytes, errors, ..KindRequests::default() }
+    let error_classes = ErrorClasses::of(status, kind);
+    let errors = error_classes.named().iter().map(|(_, count)| count).sum();
+    KindRequests { requests: parts, bytes, errors, error_classes, ..KindRequests::default() }
+}
+
+impl ErrorClasses {
+    fn of(status: &HostStatus, kind: RequestKind) -> Self {
+        let mut classes = Self::default();
+        for op in Op::ALL.into_iter().filter(|op| RequestKind::of(*op) == kind) {
+            classes.refused += status.errors.refused.of(op).iter().sum::<u64>();
+            let executed = status.errors.executed.of(op);
+            for (failure, count) in BlkStatus::FAILURES.into_iter().zip(executed) {
+                *match failure {
+                    BlkStatus::NotSupported => &mut classes.unsupported,
+                    BlkStatus::NoSpace => &mut classes.no_space,
+                    BlkStatus::Invalid => &mut classes.invalid,
+                    BlkStatus::Transport => &mut classes.transport,
+                    BlkStatus::Medium => &mut classes.medium,
+                    BlkStatus::IoError => &mut classes.io,
+                    BlkStatus::Ok => unreachable!("no failure"),
+                } += count;
+            }
+        }
+        classes
+    }
 }
 
 impl From<[stages::Times; Stage::ALL.len()]> for StageTimes {
@@ -122,7 +164,7 @@ impl From<[stages::Times; Stage::ALL.len()]> for StageTimes {
 }
 
 impl Counts {
-    fn of(counts: &HostCounts, connections: usize) -> Self {
+    fn of(HostStatus { counts, errors, connections, .. }: &HostStatus) -> Self {
         let parts = |Tally { parts, bytes }| Parts { parts, bytes };
         let bios = |Tally { parts, bytes }| Bios { bios: parts, bytes };
         Self {
@@ -134,10 +176,10 @@ impl Counts {
             reads: bios(counts.reads),
             writes: bios(counts.writes),
             other_bios: counts.flushes + counts.others.parts,
-            errors: counts.errors.total(),
+            errors: errors.total(),
             held_bios: counts.held,
             parked_parts: counts.parked,
-            connections: connections as u64,
+            connections: *connections as u64,
             in_flight: counts.in_flight,
         }
     }

@@ -55,12 +55,16 @@ fn no_percentile_is_behind_the_longest() {
 fn json_of_a_status_is_the_documented_one_and_comes_back() {
     let json = concat!(
         r#"{"max_connections":16,"io_uring":"unrestricted","#,
-        r#""sandbox":{"landlock":7,"seccomp":true,"no_new_privileges":true},"devices":[{"#,
+        r#""sandbox":{"landlock":7,"seccomp":true,"no_new_privileges":true},"#,
+        r#""build":{"version":"1.2.3","commit":"abc","features":["nbd"]},"#,
+        r#""process":{"started_at_unix_s":1,"cpu_ns":2,"resident_bytes":3,"#,
+        r#""open_descriptors":4,"max_descriptors":null},"devices":[{"#,
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
         r#""limits":[{"exports":["h"],"group":null,"iops":1,"bytes_per_s":null,"burst_ns":2}],"#,
-        r#""table":["0 8 zero"],"status":["0 8 zero"],"pipelines":["adaptive"],"#,
+        r#""table":["0 8 zero"],"status":["0 8 zero"],"#,
+        r#""paths":{"total":2,"failed":1},"pipelines":["adaptive"],"#,
         r#""adaptive":[{"cipher_ns":1,"part_bytes":2,"hand_over_ns":3,"#,
         r#""fan_out_min_bytes":null,"seeks":true}],"#,
         r#""ciphers":{"inline":{"parts":1,"bytes":2},"fanned_out":{"parts":3,"bytes":4},"#,
@@ -78,13 +82,18 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         ["throttle", "queue", "cipher-wait", "cipher", "submit-wait", "device", "completion"]
             .map(|stage| format!("\"{stage}\":{times}"))
             .join(",");
+    let classes = concat!(
+        r#""unsupported":1,"no-space":2,"invalid":3,"transport":4,"medium":5,"io":6,"#,
+        r#""refused":7"#,
+    );
     let kinds = ["read", "write", "flush", "other"].map(|kind| {
         format!(
-            "\"{kind}\":{{\"requests\":1,\"bytes\":2,\"errors\":3,\"total\":{times},\
-             \"stages\":{{{stages}}}}}"
+            "\"{kind}\":{{\"requests\":1,\"bytes\":2,\"errors\":3,\
+             \"error_classes\":{{{classes}}},\"total\":{times},\"stages\":{{{stages}}}}}"
         )
     });
-    let json = json.replace("KIND", &format!("{}}},", kinds.join(",")));
+    let flushes = format!("\"flush_times\":{times}");
+    let json = json.replace("KIND", &format!("{},{flushes}}},", kinds.join(",")));
     let status = Status::parse(json.as_bytes()).unwrap();
     assert_eq!(status.devices[0].activity.limit.as_ref().unwrap().party, Party::Device);
     assert_eq!(status.devices[0].counts.ciphers.sorted.bytes, 6);

@@ -14,8 +14,6 @@ pub struct Counts {
     pub flushes: u64,
     /// Discards and zeroes.
     pub others: Tally,
-    /// Bios that failed.
-    pub errors: Failures,
     /// Bios in flight, without held ones.
     pub in_flight: u64,
     /// Placement of ciphers.
@@ -24,6 +22,29 @@ pub struct Counts {
     pub held: u64,
     /// Parts waiting in their targets.
     pub parked: u64,
+}
+
+/// Bios of one shard or of all shards that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Bios that were executed.
+    pub executed: Failures,
+    /// Bios that were never executed: a loss is not accepted, or the server ended while it held
+    /// them.
+    pub refused: Failures,
+}
+
+impl Errors {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.executed.add(&other.executed);
+        self.refused.add(&other.refused);
+    }
+
+    /// Number of all failed bios.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.executed.total() + self.refused.total()
+    }
 }
 
 impl Counts {
@@ -38,7 +59,6 @@ impl Counts {
             tally.bytes = tally.bytes.saturating_add(more.bytes);
         }
         self.flushes += other.flushes;
-        self.errors.add(other.errors);
         self.in_flight += other.in_flight;
         self.decisions.add(other.decisions);
         self.held += other.held;
@@ -59,34 +79,28 @@ impl Counts {
         tally.bytes = tally.bytes.saturating_add(bio.len.bytes());
     }
 
-    pub(super) const WORDS: usize = 20;
+    pub(super) const WORDS: usize = 16;
 
     pub(super) fn words(&self) -> [u64; Self::WORDS] {
         let Decisions { inline, fanned_out, sorted } = self.decisions;
         let tallies = [self.reads, self.writes, self.others, inline, fanned_out, sorted];
-        let Failures { reads, writes, flushes, others } = self.errors;
         let Self { held, parked, in_flight, .. } = *self;
-        let rest = [self.flushes, reads, writes, flushes, others, held, parked, in_flight];
+        let rest = [self.flushes, held, parked, in_flight];
         let mut words = tallies.into_iter().flat_map(|t| [t.parts, t.bytes]).chain(rest);
         std::array::from_fn(|_| words.next().expect("there are as many"))
     }
 
     pub(super) fn of_words(words: [u64; Self::WORDS]) -> Self {
         let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
-        let reads = words[13];
-        let writes = words[14];
-        let flushes = words[15];
-        let others = words[16];
         Self {
             reads: tally(0),
             writes: tally(2),
             others: tally(4),
             decisions: Decisions { inline: tally(6), fanned_out: tally(8), sorted: tally(10) },
             flushes: words[12],
-            errors: Failures { reads, writes, flushes, others },
-            held: words[17],
-            parked: words[18],
-            in_flight: words[19],
+            held: words[13],
+            parked: words[14],
+            in_flight: words[15],
         }
     }
 }

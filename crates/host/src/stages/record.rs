@@ -61,6 +61,8 @@ type Kinds = [OnceLock<Box<[Series]>>; RequestKind::ALL.len()];
 pub(crate) struct Record {
     /// Allocated at the first sample of a kind: 35 KiB.
     kinds: Kinds,
+    /// Each flush; allocated at the first.
+    flushes: OnceLock<Box<Series>>,
     /// The writing thread, once known.
     thread: AtomicU32,
     began: Nanos,
@@ -68,7 +70,9 @@ pub(crate) struct Record {
 
 impl Record {
     pub(super) fn new() -> Self {
-        Self { kinds: Kinds::default(), thread: AtomicU32::new(0), began: now() }
+        let kinds = Kinds::default();
+        let flushes = OnceLock::new();
+        Self { kinds, flushes, thread: AtomicU32::new(0), began: now() }
     }
 
     /// Usage of the writing thread so far.
@@ -87,6 +91,10 @@ impl Record {
         series[Stage::ALL.len()].record(stages.iter().sum());
     }
 
+    pub(super) fn add_flush(&self, time: Nanos) {
+        self.flushes.get_or_init(|| Box::new(Series::new())).record(time.0);
+    }
+
     /// Adds the record to a sum.
     pub(super) fn read(&self, all: &mut StageTimes) {
         all.connected = all.connected + now().since(self.began);
@@ -95,6 +103,9 @@ impl Record {
             let [.., total] = &series[..] else { unreachable!("the whole is the last") };
             series.iter().zip(&mut into.stages).for_each(|(from, into)| into.add(&from.read()));
             into.total.add(&total.read());
+        }
+        if let Some(flushes) = self.flushes.get() {
+            all.flushes.add(&flushes.read());
         }
     }
 }

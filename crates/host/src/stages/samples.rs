@@ -127,6 +127,17 @@ impl Samples {
         Sample(u8::try_from(place + 1).expect("few are in flight"))
     }
 
+    /// Starts the time of a flush. Flushes are rare, and each is a system call or a message: two
+    /// readings of the clock are no cost, and a sample would miss the slow one.
+    pub(crate) fn begin_flush(&self) -> Option<Nanos> {
+        (self.every > 0).then(now)
+    }
+
+    /// Ends the time of a successful flush.
+    pub(crate) fn end_flush(&self, from: Nanos) {
+        self.record.add_flush(now().since(from));
+    }
+
     /// Number of requests to skip: `every - 1` on average.
     fn gap(&mut self) -> u32 {
         match self.every {

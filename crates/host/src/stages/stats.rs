@@ -36,6 +36,8 @@ pub struct KindTimes {
 pub struct StageTimes {
     /// In the order of [`RequestKind::ALL`].
     pub kinds: [KindTimes; RequestKind::ALL.len()],
+    /// Each successful flush, from its execution until its outcome.
+    pub flushes: Times,
     /// Mean sampling interval in requests.
     pub every: u32,
     /// Time with at least one connection.

@@ -19,6 +19,7 @@ use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::MessageError;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS};
+use blockyard_engine::dm::multipath::status::failed_paths;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetFacts};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::CipherId;
@@ -27,7 +28,7 @@ use blockyard_engine::time::Nanos;
 use super::Volume;
 use crate::device_thread::{Asked, DeviceThread};
 use crate::durability::Loss;
-pub use crate::gate::Counts;
+pub use crate::gate::{Counts, Errors};
 use crate::gate::{Gate, Order};
 use crate::protect::{ProtectSpec, RefusedWrite};
 
@@ -105,8 +106,21 @@ pub struct Status {
     pub refused_write: Option<RefusedWrite>,
     /// Counts of all connections since the volume was opened.
     pub counts: Counts,
+    /// Paths of multipath lines.
+    pub paths: Paths,
+    /// Failed bios of all connections since the volume was opened.
+    pub errors: Errors,
     /// Current number of connections.
     pub connections: usize,
+}
+
+/// Paths of all multipath lines of the table that clients see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// Number.
+    pub total: usize,
+    /// Number of failed ones, as the connection sees it that has lost most.
+    pub failed: usize,
 }
 
 /// Description of a volume when it was opened.
@@ -338,6 +352,19 @@ impl Volume {
         infos
     }
 
+    fn paths(&self, table: &Table) -> Paths {
+        let mut paths = Paths::default();
+        for (line, number) in table.extents().iter().zip(0..) {
+            let total = line.facts().paths.len();
+            if total > 0 {
+                let infos = self.info(table, number);
+                paths.total += total;
+                paths.failed += infos.iter().map(|info| failed_paths(info)).max().unwrap_or(0);
+            }
+        }
+        paths
+    }
+
     /// The current state.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -364,7 +391,9 @@ impl Volume {
             adaptive: self.described.adaptive.clone(),
             loss: self.parts.durability.loss(),
             refused_write: refused_write(&loaded),
+            paths: self.paths(&loaded),
             counts,
+            errors: self.parts.gate.as_ref().map(|gate| gate.errors()).unwrap_or_default(),
             connections,
         }
     }

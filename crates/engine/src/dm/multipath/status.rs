@@ -12,8 +12,36 @@
 
 use alloc::string::String;
 use core::fmt::{self, Write as _};
+use core::str::SplitWhitespace;
 
 use super::Multipath;
+
+/// Number of failed paths in a text of [`Multipath::info`].
+#[must_use]
+pub fn failed_paths(info: &str) -> usize {
+    let mut words = info.split_whitespace();
+    let number = |words: &mut SplitWhitespace<'_>| -> usize {
+        words.next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    };
+    // The four words of the hardware handler.
+    words.by_ref().take(4).for_each(drop);
+    let groups = number(&mut words);
+    words.next();
+    let mut failed = 0;
+    for _ in 0..groups {
+        words.next();
+        let args = number(&mut words);
+        words.by_ref().take(args).for_each(drop);
+        let paths = number(&mut words);
+        let path_words = number(&mut words);
+        for _ in 0..paths {
+            words.next();
+            failed += usize::from(words.next() == Some("F"));
+            words.by_ref().take(1 + path_words).for_each(drop);
+        }
+    }
+    failed
+}
 
 impl Multipath {
     /// `STATUSTYPE_INFO`.

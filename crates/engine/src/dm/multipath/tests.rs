@@ -5,6 +5,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::check::CHECK_AFTER;
+use super::status::failed_paths;
 use super::*;
 use crate::dm::control::MessageError;
 
@@ -430,6 +431,7 @@ proptest! {
             }
             let failed = multipath.paths.iter().filter(|path| path.failed.is_some()).count();
             prop_assert_eq!(multipath.live + failed, multipath.paths.len());
+            prop_assert_eq!(failed_paths(&multipath.info()), failed);
         }
         for io in in_flight.drain(..) {
             multipath.ended(now, io, BlkStatus::Ok);
