@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
     let len_bytes = fs::metadata(&program)?.len();
     ensure!(len_bytes <= SIZE_MAX_BYTES, "the program has {len_bytes} bytes");
     find_symbols(&program, &symbols)?;
-    let version = tools::read(Command::new(&program).arg("--version"))?;
+    let version = tools::read(Command::new(&program).arg("-V"))?;
     println!("{}: {}, {:.1} MB", program.display(), version.trim(), len_bytes as f64 / 1e6);
     println!("{}: its symbols", symbols.display());
     Ok(())

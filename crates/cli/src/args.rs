@@ -42,6 +42,7 @@ use crate::commands::{lab, report, tune};
 use crate::failure::Failure;
 use crate::habits;
 use crate::manual;
+use crate::version;
 
 /// Opens encrypted volumes without root and serves them as disks.
 ///
@@ -49,13 +50,19 @@ use crate::manual;
 /// space. It serves their plaintext as network block devices (NBD) and as disks of virtual machines
 /// (vhost-user-blk), and mounts it by FUSE. It needs no root, no kernel module and no block device.
 #[derive(Parser, Debug)]
-#[command(name = "blockyard", version, disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    name = "blockyard",
+    version = version::SHORT,
+    long_version = version::long(),
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
 pub(crate) struct Cli {
     /// Print help: -? the list of commands, --help more about each
     #[arg(short = '?', short_alias = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
 
-    /// Print the version
+    /// Print the version and the commit; with `--version` the compiled features too
     #[arg(short = 'V', long, action = ArgAction::Version)]
     version: Option<bool>,
 

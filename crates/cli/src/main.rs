@@ -24,6 +24,7 @@ mod time;
 mod traces;
 #[cfg(feature = "lab")]
 mod tune;
+mod version;
 mod volume_spec;
 
 use std::process::ExitCode;

@@ -79,9 +79,24 @@ fn help_of_every_command_is_there_and_names_its_options() {
 }
 
 #[test]
-fn version_is_the_package_version() {
-    let output = Lab::new().ok(&["--version"]);
-    assert_eq!(text(&output.stdout), format!("blockyard {}\n", env!("CARGO_PKG_VERSION")));
+fn version_has_the_commit_and_the_long_one_every_feature() {
+    let lab = Lab::new();
+    let short = text(&lab.ok(&["-V"]).stdout);
+    let rest = short.strip_prefix(concat!("blockyard ", env!("CARGO_PKG_VERSION"), " ("));
+    let commit = rest.and_then(|rest| rest.strip_suffix(")\n")).unwrap();
+    assert_eq!(commit, env!("BLOCKYARD_COMMIT"));
+    let long = text(&lab.ok(&["--version"]).stdout);
+    let (first, features) = long.split_once('\n').unwrap();
+    assert_eq!(first, short.trim_end());
+    let mut names = Vec::new();
+    for line in features.lines() {
+        let (name, meaning) = line.trim().split_once(' ').expect("a feature has its meaning");
+        assert!(!meaning.trim().is_empty(), "{line}");
+        names.push(name);
+    }
+    for name in ["io_uring", "nbd", "rbd", "ublk", "vhost-user"] {
+        assert!(names.contains(&name), "{long}");
+    }
 }
 
 #[test]

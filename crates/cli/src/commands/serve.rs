@@ -39,6 +39,7 @@ use crate::key::StdinUse;
 use crate::nbd;
 use crate::output::{InUse, say};
 use crate::scheduling::{Alias, checked_minimum_block};
+use crate::version;
 use crate::volume_spec::{Prepared, Unlocked};
 
 mod activation;
@@ -497,7 +498,7 @@ impl Plan {
         let tls = &fixed.tls;
         let inherited = activated.iter().filter_map(|activated| activated.address.as_ref());
         addresses.iter().chain(inherited).try_for_each(|address| tls.check_address(address))?;
-        let server = tls.apply(Server::new())?;
+        let server = tls.apply(Server::new().build_info(version::build()))?;
         let control = args.control.clone().or(config.control);
         let metrics = args.metrics.clone().or(config.metrics);
         let Config { exports, limit_groups, max_connections, .. } = config;
