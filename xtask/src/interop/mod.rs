@@ -21,6 +21,7 @@ mod paths;
 mod peers;
 mod qemu;
 mod rbd;
+mod scraped;
 mod service;
 mod stores;
 mod tls;
@@ -63,6 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     qemu::run(&mut cases, &lab, args.rounds);
     logged::run(&mut cases, &lab);
     service::run(&mut cases, &lab);
+    scraped::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
     keys::run(&mut cases, &lab, args.key_rounds);
     tokens::run(&mut cases, &lab);
