@@ -62,7 +62,7 @@ pub(crate) struct Cli {
     #[arg(short = '?', short_alias = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
 
-    /// Print the version and the commit; with `--version` the compiled features too
+    /// Print the version; with `--version` the compiled features too
     #[arg(short = 'V', long, action = ArgAction::Version)]
     version: Option<bool>,
 

@@ -62,20 +62,27 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
 
 /// The answer to an action, with its arguments.
 fn asked_action(words: &[String]) -> Option<String> {
-    let (positionals, mut options) = options::separated(words);
+    let Some((positionals, mut options)) = options::separated(words) else {
+        return uncertain(words);
+    };
     let (name, action, arguments) = Action::of(&positionals)?;
     if action.is_tcrypt() || options.iter().any(|option| options::is_tcrypt(option)) {
         options.iter_mut().for_each(options::name_keyfile);
     }
     let mut told = format!("{name} is a command of cryptsetup");
-    let Some((line, missing)) = line_for(action, arguments, &options) else {
+    let Some(answer) = line_for(action, arguments, &options) else {
         return Some(format!("{told}: {}", action.note));
     };
-    told += &format!("; here it is `{line}`");
-    if let Some(option) = missing {
-        let answer = options::answer(options::spelling(&option));
-        let answer = answer.map_or_else(String::new, |answer| format!(": {answer}"));
-        told += &format!(", without {option}{answer}");
+    told += &format!("; here it is `{}`", answer.line);
+    if !answer.is_whole {
+        told += ", with other arguments: -h shows them";
+    }
+    for option in &answer.lost {
+        let why = options::answer(options::spelling(option));
+        told += &format!(
+            ", without {option}{}",
+            why.map_or_else(String::new, |why| format!(" ({why})"))
+        );
     }
     if !action.note.is_empty() {
         told += &format!("; {}", action.note);
@@ -83,12 +90,33 @@ fn asked_action(words: &[String]) -> Option<String> {
     Some(printable(&told))
 }
 
-/// Our command line, with all options that it takes, and the first one that it does not take.
-fn line_for(
-    action: &Action,
-    arguments: &[&str],
-    options: &[Vec<&str>],
-) -> Option<(String, Option<String>)> {
+/// The answer to words that cannot be told apart: only the name of the command.
+fn uncertain(words: &[String]) -> Option<String> {
+    let names: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (name, action, _) =
+        names.iter().enumerate().find_map(|(at, _)| Action::of(&names[at..]))?;
+    let told = format!("{name} is a command of cryptsetup");
+    let Some(line) = action.lines.first() else {
+        return Some(format!("{told}: {}", action.note));
+    };
+    let command: Vec<&str> =
+        line.split_whitespace().take(actions::words_of_command(line)).collect();
+    let command = command.join(" ");
+    Some(format!("{told}; here it is `blockyard {command}`, with other arguments: -h shows them"))
+}
+
+/// Our command for an action.
+struct Answer {
+    /// The line with all of its arguments, or only the name of the command.
+    line: String,
+    is_whole: bool,
+    /// Options of the user that it lacks.
+    lost: Vec<String>,
+}
+
+/// Our command line, with all options. Without an option that changes more than messages and waits,
+/// the line would do something else, perhaps to another key or place: then only the command is named.
+fn line_for(action: &Action, arguments: &[&str], options: &[Vec<&str>]) -> Option<Answer> {
     let definition = definition();
     let takes = |line: &[String]| {
         let words = std::iter::once("blockyard").chain(line.iter().map(String::as_str));
@@ -98,18 +126,31 @@ fn line_for(
         let more = more.iter().flat_map(|option| option.iter()).map(|word| (*word).to_owned());
         line.iter().cloned().chain(more).collect::<Vec<_>>()
     };
-    let lines: Vec<_> = action.lines.iter().map(|line| actions::filled(line, arguments)).collect();
+    let first = action.lines.first()?;
+    let command: Vec<String> = first
+        .split_whitespace()
+        .take(actions::words_of_command(first))
+        .map(str::to_owned)
+        .collect();
+    let lines: Vec<_> =
+        action.lines.iter().filter_map(|line| actions::filled(line, arguments)).collect();
     let all: Vec<_> = options.iter().collect();
     let whole = lines.iter().map(|line| with(line, &all)).find(|line| takes(line));
     if let Some(line) = whole {
-        return Some((shown(&line), None));
+        return Some(Answer { line: shown(&line), is_whole: true, lost: Vec::new() });
     }
-    let line = lines.first()?;
+    let Some(line) = lines.first() else {
+        return Some(Answer { line: shown(&command), is_whole: false, lost: Vec::new() });
+    };
     let (kept, lost): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|option| takes(&with(line, &[option])));
     let fitting = with(line, &kept);
-    let line = if takes(&fitting) { &fitting } else { line };
-    Some((shown(line), lost.first().map(|option| option.join(" "))))
+    let is_harmless = |option: &&Vec<&str>| options::is_harmless(options::spelling(option[0]));
+    let lost_words = lost.iter().map(|option| option.join(" ")).collect();
+    if takes(&fitting) && lost.iter().all(is_harmless) {
+        return Some(Answer { line: shown(&fitting), is_whole: true, lost: lost_words });
+    }
+    Some(Answer { line: shown(&command), is_whole: false, lost: lost_words })
 }
 
 /// The line as in a shell.

@@ -461,3 +461,14 @@ fn passphrases_are_not_in_the_arguments_or_the_environment() {
     }
     assert!(!server.said.concat().contains(PASSPHRASE));
 }
+
+#[test]
+fn key_file_is_not_formatted() {
+    let lab = Lab::new();
+    let key = noise(17 << 20, 1);
+    lab.write("key", &key);
+    let error =
+        lab.refused(&["format", "key", "-q", "--key-file", "./key", "--keyfile-size", "64"], 5);
+    assert!(error.contains("key is the key file too"), "{error}");
+    assert!(lab.read("key") == key);
+}

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use blockyard::Key;
 use blockyard::format::{Content, FormatOptions, Formatted, Pbkdf, Unformatted};
+use blockyard::output::is_same_file;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::args::{CostArgs, HeaderArgs, HelpArgs, KeyArgs, PartitionArgs};
@@ -119,6 +120,7 @@ struct LayoutArgs {
 /// Makes the volume.
 pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     let options = args.options()?;
+    args.check_key_file()?;
     let unformatted = options.open(&args.volume)?;
     warn_of_lock(unformatted.path(), unformatted.lock_warning());
     if !args.batch_mode
@@ -142,6 +144,22 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
 }
 
 impl FormatArgs {
+    /// The key would be overwritten by the volume that needs it.
+    fn check_key_file(&self) -> Result<(), Failure> {
+        let Some(key_file) = &self.key.key_file else { return Ok(()) };
+        let header = self.layout.header.header.as_ref();
+        for place in std::iter::once(&self.volume).chain(header) {
+            if is_same_file(key_file, place) {
+                let text = format!(
+                    "{} is the key file too, and formatting would destroy it; name another key file",
+                    place.display()
+                );
+                return Err(Failure::busy(text));
+            }
+        }
+        Ok(())
+    }
+
     fn options(&self) -> Result<FormatOptions, Failure> {
         let FormatType::Luks2 = self.kind;
         let data_offset_bytes = match self.layout.offset {

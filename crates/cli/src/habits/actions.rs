@@ -56,7 +56,7 @@ pub(super) const ACTIONS: &[Action] = &[
     action(&["luksChangeKey"], &["key change $1 [--new-keyfile $2]"], ""),
     action(&["luksKillSlot"], &["key kill $1 $2"], ""),
     action(&["luksConvertKey"], &["key convert $1"], ""),
-    action(&["luksDump", "bitlkDump"], &["info $1", "table $1 --show-keys"], ""),
+    action(&["luksDump", "bitlkDump"], &["info $1"], ""),
     action(&["tcryptDump"], &["table $1 --type tcrypt"], ""),
     action(&["isLuks"], &["info $1"], "exit code 4 means that there is no header"),
     action(&["luksUUID"], &["info $1", "header uuid $1"], ""),
@@ -104,15 +104,22 @@ impl Action {
     }
 }
 
-/// The words of a line with these arguments. A missing one is a word in capitals.
-pub(super) fn filled(line: &str, arguments: &[&str]) -> Vec<String> {
+/// Number of the words that name the command of a line.
+pub(super) fn words_of_command(line: &str) -> usize {
+    line.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).count()
+}
+
+/// The words of a line with these arguments; `None` if it needs fewer or more.
+pub(super) fn filled(line: &str, arguments: &[&str]) -> Option<Vec<String>> {
     let (required, optional) = line.split_once('[').unwrap_or((line, ""));
-    let is_given = optional.contains("$2") && arguments.len() > 1;
+    let count = |text: &str| if text.contains("$2") { 2 } else { usize::from(text.contains("$1")) };
+    let most = count(line);
+    if !(count(required)..=most).contains(&arguments.len()) {
+        return None;
+    }
+    let is_given = count(optional) == 2 && arguments.len() == 2;
     let optional = if is_given { optional.trim_end_matches(']') } else { "" };
-    let argument =
-        |index: usize, missing: &'static str| arguments.get(index).copied().unwrap_or(missing);
+    let argument = |index: usize| arguments.get(index).copied().unwrap_or("");
     let words = required.split_whitespace().chain(optional.split_whitespace());
-    words
-        .map(|word| word.replace("$1", argument(0, "DEVICE")).replace("$2", argument(1, "NAME")))
-        .collect()
+    Some(words.map(|word| word.replace("$1", argument(0)).replace("$2", argument(1))).collect())
 }
