@@ -275,6 +275,36 @@ fn removed_export_is_flushed_before_the_reload_succeeds() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
+#[test]
+fn idle_export_is_flushed_at_its_close_and_one_with_a_loss_stays_open() {
+    let lab = Lab::new();
+    let disks = ["one", "two"].map(|socket| Disk::start(&lab, socket));
+    let export = |name: &str| {
+        format!(
+            "[exports.{name}]\nvolume = 'nbd+unix:///?socket={name}'\ntype = 'plain'\n\
+             cipher = 'aes-xts-plain64'\nkey_size = 512\nkey_file = 'key'\nopen = 'first-use'\nidle_close = 1\n"
+        )
+    };
+    lab.write("key", [7; 64]);
+    lab.write("all.toml", ["one", "two"].map(export).concat());
+    let mut server = lab.serve(&["--config", "all.toml", "--socket", "s", "--control", "c"]);
+    let mut client = Nbd::open_export(&lab.path("s"), "one");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    disks[0].fails.store(true, Ordering::SeqCst);
+    assert_eq!(client.flush(), EIO);
+    drop(client);
+    // Its time begins later.
+    let mut client = Nbd::open_export(&lab.path("s"), "two");
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    drop(client);
+    server.wait_for("blockyard: export \"two\" is closed after 1 s without a client");
+    assert_eq!(disks[1].flushes.load(Ordering::SeqCst), 1);
+    let status = text(&lab.ok(&["status", "--json", "c"]).stdout);
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let devices = status["devices"].as_array().unwrap();
+    assert!(devices.len() == 1 && devices[0]["exports"][0] == "one", "{status}");
+}
+
 /// `poll` refuses more descriptors than the process may have.
 #[test]
 fn server_that_cannot_wait_any_more_drains_and_flushes() {

@@ -249,6 +249,31 @@ fn key_commands_of_many_exports_run_one_after_another() {
     assert_eq!(by_command.count(), names.len(), "{lines:?}");
 }
 
+/// A derivation takes the memory that its header says, which may be 1 GiB.
+#[test]
+fn derivations_of_many_exports_run_one_after_another() {
+    const MEMORY_KIB: u64 = 48 << 10;
+    let names = ["a", "b", "c1", "d"];
+    let lab = Lab::new();
+    for name in names {
+        lab.write(&format!("{name}.key"), PASSPHRASE);
+        let memory = MEMORY_KIB.to_string();
+        let cost = ["--pbkdf=argon2id", "--pbkdf-force-iterations=4", "--pbkdf-memory", &memory];
+        let words = ["format", name, "--size", "17M", "-q", "--key-file", "pass"];
+        lab.ok(&[&words[..], &cost].concat());
+    }
+    let server = serve(&lab, &names.map(|name| export(name, "")));
+    let socket = lab.path("s");
+    thread::scope(|scope| {
+        for name in names {
+            let socket = &socket;
+            scope.spawn(move || assert!(Nbd::can_open(socket, name), "{name}"));
+        }
+    });
+    let most_kib = server.peak_kib();
+    assert!((MEMORY_KIB..2 * MEMORY_KIB).contains(&most_kib), "{most_kib} KiB");
+}
+
 #[test]
 fn settings_that_do_not_fit_are_refused() {
     let lab = with_volumes(&["a"]);

@@ -143,6 +143,13 @@ impl Server {
         Self { child, stderr: BufReader::new(reader.into()), said: Vec::new() }
     }
 
+    /// Most memory that it has had, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub(crate) fn wait_for(&mut self, start: &str) {
         loop {
             let mut line = String::new();
