@@ -283,7 +283,11 @@ fn settings_that_do_not_fit_are_refused() {
         ("volume = 'a'\nopen = 'first-use'".into(), "needs `key_file`, `key_command`"),
         ("table = 'a'\nopen = 'first-use'".into(), "is for a `volume`"),
         (format!("volume = 'a'\n{key}\nopen = 'first-use'\nvhost_user = 'v'"), "`vhost_user`"),
-        (format!("volume = 'a'\n{key}\nopen = 'first-use'\nidle_close = 0"), "at least 1 second"),
+        (format!("volume = 'a'\n{key}\nopen = 'first-use'\nidle_close = 0"), "1 second to a year"),
+        (
+            format!("volume = 'a'\n{key}\nopen = 'first-use'\nidle_close = {}", i64::MAX),
+            "1 second to a year",
+        ),
         (format!("volume = 'a'\n{key}\nopen = 'later'"), "first-use"),
     ] {
         lab.write("c.toml", format!("{HEAD}[exports.a]\n{settings}\n"));
@@ -327,4 +331,18 @@ fn descriptors_suffice_for_all_exports_though_the_soft_limit_is_low() {
     assert_eq!(open.len(), names.len());
     drop(open);
     assert!(server.stop(Signal::TERM).success());
+}
+
+/// The list that it was shown has an open export, though that is not closed when it is idle.
+#[test]
+fn client_in_its_handshake_is_served_after_a_forget() {
+    let lab = with_volumes(&["a"]);
+    let mut server = serve(&lab, &[export("a", "")]);
+    let socket = lab.path("s");
+    let first = Nbd::open_export(&socket, "a");
+    let second = greeted(&socket);
+    lab.ok(&["forget", "c", "--export", "a"]);
+    server.wait_for("blockyard: export \"a\" is closed on request");
+    assert_eq!(first.end(), 0);
+    assert_eq!(Nbd::of_greeted(second, "a").read(0, 512).len(), 512);
 }

@@ -25,6 +25,9 @@ use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, check
 use crate::size::parse_size;
 use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 
+/// Limit of `idle_close`: a year.
+const IDLE_CLOSE_MAX_S: u64 = 365 * 24 * 60 * 60;
+
 // 60 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -226,7 +229,12 @@ impl ExportText {
             ));
         }
         match self.idle_close {
-            Some(0) => Err(Failure::failed("`idle_close` is a time of at least 1 second")),
+            Some(seconds) if !(1..=IDLE_CLOSE_MAX_S).contains(&seconds) => {
+                Err(Failure::failed(format!(
+                    "idle_close = {seconds}; it must be a time of 1 second to a year \
+                     ({IDLE_CLOSE_MAX_S}), and without it the volume stays open"
+                )))
+            }
             seconds => Ok(Some(FirstUse { idle_close: seconds.map(Duration::from_secs) })),
         }
     }

@@ -1,10 +1,11 @@
 //! The exports of a server: what clients are offered, and which volume serves them.
 //!
 //! A client in its handshake keeps the list that it was shown, because its options refer to places
-//! in the list. The list does not keep volumes open: an export that was removed meanwhile is gone.
+//! in the list. The list has names only: an export may be closed, changed or removed between the
+//! list and the client's choice, so the server is asked for each export that a client chooses.
 
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_engine::priority::Priority;
@@ -52,7 +53,8 @@ impl ServedExport {
 pub(super) struct Catalogue {
     /// In the order in which clients see them.
     entries: Vec<Entry>,
-    offer: Arc<Offer>,
+    /// The list for new clients.
+    offer: Arc<[Export]>,
     /// Clients may open several connections.
     multi_conn: bool,
 }
@@ -66,29 +68,15 @@ struct Entry {
 
 impl Entry {
     fn described(&self, multi_conn: bool) -> Export {
-        match &self.open {
-            // It may be closed between the list and the question.
-            Some(export) => {
-                Export { is_closed: export.idle_close.is_some(), ..described(export, multi_conn) }
-            }
+        let export = match &self.open {
+            Some(export) => described(export, multi_conn),
             None => {
                 let description = "closed until its first use".into();
-                Export { is_closed: true, description, ..Export::new(&self.name, 0) }
+                Export { description, ..Export::new(&self.name, 0) }
             }
-        }
-    }
-}
-
-/// The list that a client was shown.
-pub(super) struct Offer {
-    pub(super) exports: Arc<[Export]>,
-    served: Vec<Weak<ServedExport>>,
-}
-
-impl Offer {
-    /// The export at a place of the list, unless it is closed.
-    pub(super) fn served(&self, place: usize) -> Option<Arc<ServedExport>> {
-        self.served[place].upgrade()
+        };
+        // An open one may be closed between the list and the question.
+        Export { is_closed: true, ..export }
     }
 }
 
@@ -127,8 +115,7 @@ impl Catalogue {
             exports.push(export);
             entries.push(entry);
         }
-        let offer = Offer { exports: exports.into(), served: weak(&entries) };
-        Ok(Self { entries, offer: Arc::new(offer), multi_conn })
+        Ok(Self { entries, offer: exports.into(), multi_conn })
     }
 
     /// The list with these exports in this order; `added` first becomes a part of it.
@@ -194,14 +181,14 @@ impl Catalogue {
         groups
     }
 
-    /// The description of an export that was closed when a client got its list.
+    /// The description of an export for a client that asks for it.
     pub(super) fn described(&self, export: &Arc<ServedExport>) -> Export {
         described(export, self.multi_conn)
     }
 
     /// The list for a new client, with the present sizes.
-    pub(super) fn offer(&mut self) -> Arc<Offer> {
-        let mut both = self.offer.exports.iter().zip(&self.entries);
+    pub(super) fn offer(&mut self) -> Arc<[Export]> {
+        let mut both = self.offer.iter().zip(&self.entries);
         let is_present = |(export, entry): (&Export, &Entry)| {
             entry.open.as_ref().is_none_or(|open| export.size_bytes == open.volume.size_bytes())
         };
@@ -211,9 +198,8 @@ impl Catalogue {
         Arc::clone(&self.offer)
     }
 
-    fn made_offer(&self) -> Arc<Offer> {
-        let exports = self.entries.iter().map(|entry| entry.described(self.multi_conn));
-        Arc::new(Offer { exports: exports.collect(), served: weak(&self.entries) })
+    fn made_offer(&self) -> Arc<[Export]> {
+        self.entries.iter().map(|entry| entry.described(self.multi_conn)).collect()
     }
 
     /// Each volume once, regardless of its number of names.
@@ -233,11 +219,6 @@ pub(super) fn distinct<'a>(
         }
     }
     volumes
-}
-
-fn weak(entries: &[Entry]) -> Vec<Weak<ServedExport>> {
-    let weak = |entry: &Entry| entry.open.as_ref().map_or_else(Weak::new, Arc::downgrade);
-    entries.iter().map(weak).collect()
 }
 
 /// A name for an error: the start of a long one.

@@ -124,7 +124,9 @@ impl Server {
             let may_be_closed = !is_used && group[0].volume.may_be_closed();
             let Some(limit) = group[0].idle_close.filter(|_| may_be_closed) else { continue };
             let key = number(&group[0]);
-            let deadline = before.get(&key).copied().unwrap_or(now + limit);
+            let deadline = before.get(&key).copied().or_else(|| now.checked_add(limit));
+            // A time that no clock reaches is none.
+            let Some(deadline) = deadline else { continue };
             if now < deadline {
                 self.first_use.idle.insert(key, deadline);
                 continue;

@@ -7,7 +7,7 @@ use blockyard_protocol::nbd::{Event, Export, Session, Tls};
 use rustix::event::PollFlags;
 use rustls::ServerConfig;
 
-use super::exports::{Offer, ServedExport};
+use super::exports::ServedExport;
 use super::socket::Socket;
 use super::waiting::{Conversation, Progress};
 use crate::log;
@@ -29,9 +29,9 @@ pub struct ServerTls {
 /// A client in its handshake.
 pub(super) struct Handshake {
     session: Session,
-    offer: Arc<Offer>,
-    /// The export of its list that was closed, and was opened for this client.
-    opened: Option<(usize, Weak<ServedExport>)>,
+    offer: Arc<[Export]>,
+    /// The export that the server has named in its last answer.
+    answered: Option<Weak<ServedExport>>,
     tls: Option<Arc<ServerConfig>>,
     received: Vec<u8>,
     /// Replies; the first `sent_bytes` are sent.
@@ -50,13 +50,11 @@ enum Stage {
     AcceptsTls,
     /// TLS's own handshake.
     ShakesTls,
-    /// The client asks for a closed export.
+    /// The client asks for an export.
     Asks {
         export: usize,
     },
-    Opened {
-        export: usize,
-    },
+    Opened,
     /// Only the remaining replies are to be sent.
     Ended,
 }
@@ -73,10 +71,10 @@ pub(super) struct Opened {
 }
 
 impl Handshake {
-    pub(super) fn new(offer: Arc<Offer>, tls: Option<&ServerTls>) -> Self {
+    pub(super) fn new(offer: Arc<[Export]>, tls: Option<&ServerTls>) -> Self {
         // Between two reloads there may be none.
-        let default = (!offer.exports.is_empty()).then_some(0);
-        let session = Session::new(Arc::clone(&offer.exports), default);
+        let default = (!offer.is_empty()).then_some(0);
+        let session = Session::new(Arc::clone(&offer), default);
         let session = session.with_tls(tls.map_or(Tls::Off, |tls| tls.mode));
         let mut out = Vec::new();
         session.greeting(&mut out);
@@ -85,7 +83,7 @@ impl Handshake {
         Self {
             session,
             offer,
-            opened: None,
+            answered: None,
             tls,
             received,
             out,
@@ -95,10 +93,10 @@ impl Handshake {
         }
     }
 
-    /// The name of the closed export that the client asks for.
+    /// The name of the export that the client asks for.
     pub(super) fn asks(&self) -> Option<&str> {
         let Stage::Asks { export } = self.stage else { return None };
-        Some(&self.offer.exports[export].name)
+        Some(&self.offer[export].name)
     }
 
     /// Answers a client that asks: with the export and its description, or with a refusal.
@@ -106,7 +104,7 @@ impl Handshake {
         let Stage::Asks { export: place } = self.stage else { return };
         match export {
             Some((export, description)) => {
-                self.opened = Some((place, Arc::downgrade(export)));
+                self.answered = Some(Arc::downgrade(export));
                 self.session.opened(place, description);
             }
             None => self.session.refused(place),
@@ -117,16 +115,10 @@ impl Handshake {
 
     /// The export that the client has opened, unless it was closed or removed meanwhile.
     pub(super) fn opened(&self) -> Option<Arc<ServedExport>> {
-        let Stage::Opened { export } = self.stage else { return None };
-        self.served(export)
-    }
-
-    /// The export at a place of its list, unless it is closed.
-    fn served(&self, place: usize) -> Option<Arc<ServedExport>> {
-        match &self.opened {
-            Some((of, export)) if *of == place => export.upgrade(),
-            _ => self.offer.served(place),
+        if self.stage != Stage::Opened {
+            return None;
         }
+        self.answered.as_ref()?.upgrade()
     }
 
     /// The result of a complete handshake.
@@ -134,9 +126,9 @@ impl Handshake {
     /// # Panics
     /// The handshake is incomplete.
     pub(super) fn into_opened(mut self) -> Opened {
-        let Stage::Opened { export } = self.stage else { panic!("the handshake is complete") };
+        assert_eq!(self.stage, Stage::Opened, "the handshake is complete");
         self.out.drain(..self.sent_bytes);
-        let export = self.served(export);
+        let export = self.opened();
         Opened { session: self.session, export, replies: self.out, received: self.received }
     }
 
@@ -150,7 +142,7 @@ impl Handshake {
                 Event::NeedMore => return true,
                 Event::Asked(export) => self.stage = Stage::Asks { export },
                 Event::StartTls => self.stage = Stage::AcceptsTls,
-                Event::Opened(export) => self.stage = Stage::Opened { export },
+                Event::Opened(_) => self.stage = Stage::Opened,
                 Event::Closed | Event::Broken(_) => self.stage = Stage::Ended,
                 Event::Request(_) | Event::Payload { .. } => {
                     unreachable!("requests come after an export is open")
@@ -253,7 +245,7 @@ impl Conversation for Handshake {
             Stage::AcceptsTls => return self.accept_tls(socket),
             Stage::ShakesTls => return self.shake_tls(socket),
             Stage::Asks { .. } => return self.send_before_the_answer(socket),
-            Stage::Talking | Stage::Opened { .. } | Stage::Ended => {}
+            Stage::Talking | Stage::Opened | Stage::Ended => {}
         }
         // Options that were received before the answer come first.
         let has_bytes = std::mem::take(&mut self.is_answered);
@@ -262,7 +254,7 @@ impl Conversation for Handshake {
         }
         let needs_more = self.parse();
         match self.stage {
-            Stage::Opened { .. } => return Progress::Complete,
+            Stage::Opened => return Progress::Complete,
             Stage::AcceptsTls => return self.accept_tls(socket),
             Stage::Asks { .. } => return self.send_before_the_answer(socket),
             Stage::ShakesTls | Stage::Talking | Stage::Ended => {}

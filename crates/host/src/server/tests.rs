@@ -1,6 +1,8 @@
 use std::os::unix::net::UnixStream;
 
 use super::*;
+use crate::file::DeviceFile;
+use crate::volume::VolumeOptions;
 
 fn doors(server: &Server, now: Instant, stop: &StopSignal) -> usize {
     let sources = server.sources(now, stop);
@@ -31,4 +33,27 @@ fn doors_are_left_alone_while_there_is_no_descriptor_for_a_client() {
     // The end of a connection may free a descriptor.
     server.on_ready(now, Source::Ends);
     assert_eq!(doors(&server, now, &stop), 2);
+}
+
+/// A volume in memory.
+fn volume() -> Arc<Volume> {
+    let file = DeviceFile::in_memory(1 << 20).unwrap();
+    let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+    Arc::new(Volume::from_file(file, &options).unwrap())
+}
+
+/// A server of an export `a` that is closed after this time without a client.
+fn closing_after(limit: Duration) -> (Server, Arc<Volume>) {
+    let volume = volume();
+    let export =
+        ServedExport { idle_close: Some(limit), ..ServedExport::new("a", Arc::clone(&volume)) };
+    let server = Server::new(&["a".into()], vec![export], ServerOptions::default());
+    (server.unwrap(), volume)
+}
+
+#[test]
+fn time_that_no_clock_reaches_closes_nothing() {
+    let (mut server, _) = closing_after(Duration::MAX);
+    server.close_idle(Instant::now());
+    assert!(server.catalogue.find("a").is_some() && server.first_use.next_deadline().is_none());
 }

@@ -169,14 +169,20 @@ impl<C: Conversation> Waiting<C> {
     }
 
     /// Lets clients continue that ask the server, if the function has answered them. The time of
-    /// their wait does not count.
+    /// their wait does not count. A client may have sent several questions at once.
     pub(super) fn answer(&mut self, now: Instant, mut answers: impl FnMut(&mut C) -> bool) {
-        for index in (0..self.clients.len()).rev() {
-            let client = &mut self.clients[index];
-            if client.progress == Progress::Asks && answers(&mut client.conversation) {
-                client.deadline += now.saturating_duration_since(client.heard);
-                self.go_on(now, index);
+        let mut index = self.clients.len();
+        while index > 0 {
+            let len = self.clients.len();
+            let client = &mut self.clients[index - 1];
+            if client.progress != Progress::Asks || !answers(&mut client.conversation) {
+                index -= 1;
+                continue;
             }
+            client.deadline += now.saturating_duration_since(client.heard);
+            self.go_on(now, index - 1);
+            // Without the client, the one before it is next.
+            index -= len - self.clients.len();
         }
     }
 

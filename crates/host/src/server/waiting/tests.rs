@@ -144,3 +144,20 @@ fn wait_for_the_server_does_not_count_and_questions_do_not_prolong_the_time() {
     room.waiting.expire(room.at(70));
     assert_eq!(room.names(), "");
 }
+
+#[test]
+fn questions_that_came_at_once_are_answered_at_once() {
+    let mut room = Room::new();
+    for (name, says) in [('a', &b"?x"[..]), ('b', b"???x"), ('c', b"??")] {
+        room.enter(0, name, None, says);
+    }
+    let mut asked = String::new();
+    room.waiting.answer(room.at(1), |client| {
+        asked.push(client.0);
+        true
+    });
+    assert_eq!(asked, "ccbbba");
+    assert_eq!(room.waiting.complete().map(|one| one.0).collect::<String>(), "ab");
+    // Nothing else would wake a client that has sent all.
+    assert_eq!(room.waiting.next_deadline(), Some(room.at(11)));
+}
