@@ -159,11 +159,33 @@ impl Gate {
 
     /// Opens the gate: held bios continue.
     pub(crate) fn open(&self) {
+        self.open_from(CLOSED);
+    }
+
+    fn open_from(&self, before: u8) {
         let shards = self.shards();
         // First, because bios through the open gate may wait in a target.
         shards.open.iter().for_each(|shard| shard.tell(&Order::Resume));
-        let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.state.compare_exchange(before, OPEN, Ordering::SeqCst, Ordering::SeqCst);
         shards.open.iter().for_each(|shard| shard.wake());
+    }
+
+    /// Keeps an open gate open from now on, for the end of the volume. Returns false for a gate
+    /// that is closed: a suspend was first.
+    pub(crate) fn stay_open(&self) -> bool {
+        let exchange =
+            self.state.compare_exchange(OPEN, OPEN_FOR_EVER, Ordering::SeqCst, Ordering::SeqCst);
+        exchange.is_ok()
+    }
+
+    /// Takes [`Gate::stay_open`] back.
+    pub(crate) fn may_close(&self) {
+        self.open_from(OPEN_FOR_EVER);
+    }
+
+    /// Whether the gate moves no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::SeqCst) >= STOPPED
     }
 
     /// Sends a message to all current and future shards.
@@ -442,6 +464,15 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn gate_that_stays_open_is_not_closed_and_a_closed_one_does_not_stay_open() {
+        let gate = Arc::new(Gate::default());
+        assert!(gate.stay_open() && !gate.close(SOON) && gate.lets_pass());
+        gate.may_close();
+        assert!(gate.close(SOON));
+        assert!(!gate.stay_open() && gate.is_closed(), "the suspend was first");
+    }
 
     #[test]
     fn closed_gate_holds_bios_in_order_until_it_is_opened() {

@@ -131,9 +131,15 @@ impl Server {
                 self.first_use.idle.insert(key, deadline);
                 continue;
             }
-            // Without a thread for the flush, it is tried again after the time.
+            // A suspend on another thread may be first.
+            if !group[0].volume.begin_close() {
+                continue;
+            }
             let (unheard, _) = mpsc::channel();
-            let _ = self.close_group(&group, (unheard, Some(limit)));
+            if self.close_group(&group, (unheard, Some(limit))).is_err() {
+                // Without a thread for the flush, it is tried again after the time.
+                group[0].volume.cancel_close();
+            }
         }
     }
 

@@ -57,3 +57,24 @@ fn time_that_no_clock_reaches_closes_nothing() {
     server.close_idle(Instant::now());
     assert!(server.catalogue.find("a").is_some() && server.first_use.next_deadline().is_none());
 }
+
+/// The close begins on the serving thread, and its thread follows: many rounds, because a suspend
+/// comes between them only sometimes.
+#[test]
+fn volume_is_suspended_or_closed_and_never_both() {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let now = Instant::now();
+    for _ in 0..64 {
+        let (mut server, volume) = closing_after(LIMIT);
+        server.close_idle(now);
+        server.close_idle(now + LIMIT);
+        assert!(server.catalogue.is_closed("a"));
+        let problem = volume.suspend().unwrap_err().problem;
+        assert!(problem.contains("being closed"), "{problem}");
+    }
+    let (mut server, volume) = closing_after(LIMIT);
+    server.close_idle(now);
+    volume.suspend().unwrap();
+    server.close_idle(now + LIMIT);
+    assert!(server.catalogue.find("a").is_some() && volume.status().is_suspended);
+}

@@ -168,6 +168,17 @@ impl Volume {
         !is_suspended && self.parts.durability.loss().is_none()
     }
 
+    /// Begins the close of a volume that [may be closed](Self::may_be_closed): from now on a suspend
+    /// is refused. Returns false if a suspend was first.
+    pub(crate) fn begin_close(&self) -> bool {
+        self.parts.gate.as_ref().is_none_or(|gate| gate.stay_open())
+    }
+
+    /// Takes [`Volume::begin_close`] back.
+    pub(crate) fn cancel_close(&self) {
+        self.parts.gate.iter().for_each(|gate| gate.may_close());
+    }
+
     /// Makes new bios wait, and returns when those in flight have ended.
     ///
     /// # Errors
@@ -178,8 +189,13 @@ impl Volume {
         if let Some(&problem) = self.suspend_refusal.get() {
             return Err(invalid(problem));
         }
-        if self.gate()?.close(SUSPEND_LIMIT) {
+        let gate = self.gate()?;
+        if gate.close(SUSPEND_LIMIT) {
             return Ok(());
+        }
+        if gate.has_ended() {
+            let problem = "the volume is being closed".into();
+            return Err(ControlError { name: "EBUSY", problem });
         }
         Err(ControlError {
             name: "EBUSY",
