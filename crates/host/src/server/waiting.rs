@@ -81,19 +81,25 @@ impl<C: Conversation> Waiting<C> {
         Self { limits, clients: Vec::new() }
     }
 
-    /// Whether no client can be admitted, because all waiting clients are complete.
+    /// Whether no client can be admitted, because all clients wait for the server.
     pub(super) fn is_full(&self) -> bool {
         self.clients.len() >= self.limits.clients_max
-            && self.clients.iter().all(Client::is_complete)
+            && self.clients.iter().all(Client::waits_for_the_server)
     }
 
     /// Admits a client. Above the limit, drops the client that has been silent for longest, first
-    /// of the same address.
+    /// of the same address: a client that waits for the server is not silent. An address whose
+    /// clients have asked, and wait, gets no more.
     pub(super) fn admit(&mut self, now: Instant, socket: Socket, peer: Option<IpAddr>, new: C) {
         let peer = peer.map(network);
-        let of_peer = self.clients.iter().filter(|client| client.peer == peer);
-        if peer.is_some() && of_peer.count() >= self.limits.of_one_peer_max {
-            self.drop_most_silent(|client| client.peer == peer);
+        let mut of_peer = self.clients.iter().filter(|client| client.peer == peer);
+        let has_asked = of_peer.clone().any(|client| client.progress == Progress::Asks);
+        if peer.is_some()
+            && of_peer.nth(self.limits.of_one_peer_max - 1).is_some()
+            && !self.drop_most_silent(|client| client.peer == peer)
+            && has_asked
+        {
+            return;
         }
         if self.clients.len() >= self.limits.clients_max {
             self.drop_most_silent(|_| true);
@@ -113,7 +119,7 @@ impl<C: Conversation> Waiting<C> {
 
     fn drop_most_silent(&mut self, among: impl Fn(&Client<C>) -> bool) -> bool {
         let silent = self.clients.iter().enumerate();
-        let silent = silent.filter(|(_, client)| !client.is_complete() && among(client));
+        let silent = silent.filter(|(_, client)| !client.waits_for_the_server() && among(client));
         let most = silent.min_by_key(|(_, client)| client.heard).map(|(index, _)| index);
         most.map(|index| self.clients.remove(index)).is_some()
     }

@@ -161,3 +161,24 @@ fn questions_that_came_at_once_are_answered_at_once() {
     // Nothing else would wake a client that has sent all.
     assert_eq!(room.waiting.next_deadline(), Some(room.at(11)));
 }
+
+#[test]
+fn client_that_waits_for_an_opening_is_never_dropped_for_another() {
+    let mut room = Room::new();
+    for (second, name, says) in [(0, 'a', &b"?"[..]), (1, 'b', b"?"), (2, 'c', b""), (3, 'd', b"x")]
+    {
+        room.enter(second, name, None, says);
+    }
+    room.enter(4, 'e', None, b"?");
+    assert_eq!(room.names(), "abde");
+    assert!(room.waiting.is_full() && !room.waiting.make_room());
+    room.waiting.answer(room.at(5), |client| client.0 == 'a');
+    assert!(!room.waiting.is_full());
+    // One address does not take the places of others in this way.
+    let peer = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let mut room = Room::new();
+    for (second, name) in [(0, 'a'), (1, 'b'), (2, 'c')] {
+        room.enter(second, name, peer, b"?");
+    }
+    assert_eq!(room.names(), "ab");
+}
