@@ -160,7 +160,7 @@ pub use options::{ByToken, Locked, LuksVersion, Options, TokenFailure, VolumeKey
 pub use place::Place;
 pub use rate::RateLimits;
 pub use recorder::{Recorded, TraceFile};
-pub use server::{Listening, Live, Running, Server};
+pub use server::{Leaving, Listening, Live, Running, Server};
 pub use sparse::SparseFile;
 pub use status::Status;
 pub use volume::Volume;

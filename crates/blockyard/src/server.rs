@@ -30,7 +30,7 @@ use crate::{Error, Volume, metrics};
 
 mod live;
 
-pub use live::Live;
+pub use live::{Leaving, Live};
 
 /// A server of volumes: over NBD, as disks of virtual machines, and as disks of this machine.
 ///

@@ -4,11 +4,11 @@ mod lab;
 
 use std::fs;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use lab::nbd::{Nbd, greeted};
-use lab::{Lab, PASSPHRASE, Server, noise, text};
+use lab::{Lab, PASSPHRASE, SMALL_LEN_BYTES, Server, noise, text};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -345,4 +345,48 @@ fn client_in_its_handshake_is_served_after_a_forget() {
     server.wait_for("blockyard: export \"a\" is closed on request");
     assert_eq!(first.end(), 0);
     assert_eq!(Nbd::of_greeted(second, "a").read(0, 512).len(), 512);
+}
+
+/// A client that has asked for more than its socket has room for, and reads nothing.
+fn slow_client(lab: &Lab, name: &str) -> Nbd {
+    let mut client = Nbd::open_export(&lab.path("s"), name);
+    (0..SLOW_READS).for_each(|_| client.send_read(0, SMALL_LEN_BYTES as u32));
+    client
+}
+
+const SLOW_READS: usize = 16;
+
+#[test]
+fn exports_are_opened_and_closed_while_a_reload_waits_for_a_client() {
+    let lab = with_volumes(&["a", "b"]);
+    let server = serve(&lab, &[export("a", ""), export("b", "")]);
+    let socket = lab.path("s");
+    let slow = slow_client(&lab, "a");
+    configure(&lab, &[export("b", "")]);
+    let mut reload = lab.blockyard(&["reload", "c"]).stdout(Stdio::null()).spawn().unwrap();
+    while Nbd::can_open(&socket, "a") {}
+    assert!(Nbd::can_open(&socket, "b"));
+    lab.ok(&["forget", "c", "--export", "b"]);
+    drop(slow);
+    assert!(reload.wait().unwrap().success());
+    let lines = server.stop_and_read(Signal::TERM);
+    let place = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+    let order = ["\"b\" was opened", "\"b\" is closed on request", "was reloaded"].map(place);
+    assert!(order.is_sorted(), "{lines:?}");
+}
+
+#[test]
+fn close_that_waits_for_a_client_is_not_asked_for_twice() {
+    let lab = with_volumes(&["a"]);
+    let server = serve(&lab, &[export("a", "")]);
+    let slow = slow_client(&lab, "a");
+    let forget = ["forget", "c", "--export", "a"];
+    let mut first = lab.blockyard(&forget).spawn().unwrap();
+    while !open(&lab).is_empty() {}
+    let error = lab.refused(&forget, 1);
+    assert!(error.contains("is being closed already"), "{error}");
+    drop(slow);
+    assert!(first.wait().unwrap().success());
+    lab.ok(&forget);
+    assert!(server.stop(Signal::TERM).success());
 }

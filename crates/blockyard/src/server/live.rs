@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use blockyard_engine::throttle::Limits;
-use blockyard_host::server::{Exchange, Remote};
+use blockyard_host::server::{Exchange, Outcome, Remote};
 use blockyard_host::throttle::{Buckets, SharedThrottle};
 
 use super::{Door, Export, Limited, Server, position};
@@ -28,15 +28,13 @@ impl Live {
     /// `change` has the new ones, with their sockets of virtual machines, and may have limits for
     /// any, and certificates for new connections. Its other sockets and options must be unset.
     ///
-    /// Returns when removed exports have answered the requests that they have received, and are
-    /// flushed: errors of their flushes are the result. Their volumes are closed, unless the
-    /// program uses them. A client that reads no replies delays it by at most 20 seconds. Exports
-    /// that stay are not touched.
+    /// Returns when new clients see the change. Exports that stay are not touched. The next change
+    /// need not wait for [`Leaving::wait`].
     ///
     /// # Errors
     /// A name is invalid or used twice, or a socket cannot be created; nothing is changed
     /// then. Or the server has ended.
-    pub fn change(&self, order: &[String], change: Server) -> Result<Vec<Error>, Error> {
+    pub fn change(&self, order: &[String], change: Server) -> Result<Leaving, Error> {
         let devices = self.devices.upgrade().ok_or_else(ended)?;
         let before = devices.named();
         let Server { exports, limits, doors, in_use, tls, .. } = change;
@@ -90,7 +88,7 @@ impl Live {
         // Removed volumes are closed here, unless the program or an answer of the control socket
         // still uses one.
         drop((before, after));
-        Ok(outcome.wait().ok_or_else(ended)?.err().map(Error::from).into_iter().collect())
+        Ok(Leaving(outcome))
     }
 
     /// Refuses the clients that ask for closed exports of these names, because their volume does
@@ -100,7 +98,8 @@ impl Live {
     }
 
     /// Closes the volume of an open export, with all its names, as [`Live::change`] closes a
-    /// removed one. The names stay in the list, and the next client asks for a closed export.
+    /// removed one, and waits for its end. The names stay in the list, and the next client asks for
+    /// a closed export.
     ///
     /// Returns whether it was open.
     ///
@@ -146,6 +145,23 @@ impl Live {
             }
         }
         Ok(places)
+    }
+}
+
+/// The end of the exports that [`Live::change`] has removed.
+#[must_use = "errors of the last flushes are its result"]
+pub struct Leaving(Outcome);
+
+impl Leaving {
+    /// Waits until removed exports have answered the requests that they have received, and are
+    /// flushed: errors of their flushes are the result. Their volumes are closed, unless the
+    /// program uses them. A client that reads no replies delays it by at most 20 seconds, and a
+    /// disk that does not answer by more.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub fn wait(self) -> Result<Vec<Error>, Error> {
+        Ok(self.0.wait().ok_or_else(ended)?.err().map(Error::from).into_iter().collect())
     }
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //! The server closes them again after `idle_close`. The next client makes it ask for the key anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,6 +20,10 @@ use super::reload::{Reloader, STACK_BYTES, check_sandbox};
 use crate::config::ExportSpec;
 use crate::failure::Failure;
 use crate::key::KeySource;
+
+/// Limit of exports that are being closed on request. Each close waits for clients, and for disks
+/// that may not answer, on one of the eight threads of the control socket.
+const CLOSES_MAX: usize = 4;
 
 /// A lock for each export.
 #[derive(Default)]
@@ -64,6 +68,7 @@ impl Reloader {
                 "export {name:?} opens with the server; `open = \"first-use\"` lets it open again"
             ));
         }
+        let _closing = Closing::begin(&self.closes, &spec.name)?;
         // The close waits for an opening in progress.
         let turn = self.first_uses.of(&spec.name);
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,12 +112,40 @@ impl Reloader {
         let Some(present) = present else {
             return Err(Failure::failed("the configuration has changed meanwhile; try again"));
         };
-        let groups = current.limit_groups.clone();
         let opened = [(present, Some(volume))];
-        self.change(&mut current.exports, &opened, &Default::default(), &groups, Server::new())?;
+        let leaving = self.change(&mut current, &opened, &BTreeSet::new(), Server::new())?;
         drop(current);
+        leaving.wait()?;
         say_opened(spec, &what, started);
         Ok(())
+    }
+}
+
+/// An export that a client of the control socket is closing.
+struct Closing<'a> {
+    all: &'a Mutex<BTreeSet<String>>,
+    name: &'a str,
+}
+
+impl<'a> Closing<'a> {
+    fn begin(all: &'a Mutex<BTreeSet<String>>, name: &'a str) -> Result<Self, String> {
+        let mut names = all.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.contains(name) {
+            return Err(format!("export {name:?} is being closed already"));
+        }
+        if names.len() >= CLOSES_MAX {
+            let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            let names = names.join(", ");
+            return Err(format!("exports {names} are being closed; try again after them"));
+        }
+        names.insert(name.to_owned());
+        Ok(Self { all, name })
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(self.name);
     }
 }
 

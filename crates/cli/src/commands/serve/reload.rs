@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-use blockyard::{Listening, Live, RateLimits, Reloaded, Server, Volume};
+use blockyard::{Leaving, Listening, Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
@@ -51,11 +51,15 @@ pub(super) struct Reloader {
     /// The process outside of the sandbox, if the server has one.
     broker: Option<Weak<Broker>>,
     /// One reload at a time.
+    reloads: Mutex<()>,
+    /// Locked only briefly, and for each change of the exports.
     current: Mutex<Current>,
     /// One key derivation at a time: it may take a large part of the memory.
     unlocks: Mutex<()>,
     /// One opening at a time of each export that is opened at its first use.
     pub(super) first_uses: Turns,
+    /// Exports that clients of the control socket are closing.
+    pub(super) closes: Mutex<BTreeSet<String>>,
 }
 
 /// Exports and limits that the server has now.
@@ -80,9 +84,11 @@ pub(super) fn start(
         servers,
         fixed,
         broker,
+        reloads: Mutex::default(),
         current: Mutex::new(current),
         unlocks: Mutex::default(),
         first_uses: Turns::default(),
+        closes: Mutex::default(),
     });
     if reloader.args.config.is_some() {
         let for_clients = Arc::clone(&reloader);
@@ -93,7 +99,8 @@ pub(super) fn start(
         leave_signals_to_others();
         while signal.wait().is_ok() {
             // The log has the outcome.
-            let _ = reloader.reload(reloader.current());
+            let turn = reloader.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = reloader.reload(&turn);
         }
     };
     let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
@@ -106,14 +113,14 @@ fn on_a_thread(reloader: &Arc<Reloader>) -> Result<Reloaded, String> {
     let thread = std::thread::Builder::new().name("reload".into()).stack_size(STACK_BYTES);
     let reload = move || {
         // Clients that wait would take the control socket from all others.
-        let current = match reloader.current.try_lock() {
-            Ok(current) => current,
-            Err(TryLockError::Poisoned(current)) => current.into_inner(),
+        let turn = match reloader.reloads.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 return Err(Failure::failed("another reload is running; try again after it"));
             }
         };
-        reloader.reload(current)
+        reloader.reload(&turn)
     };
     let thread = thread.spawn(reload).map_err(|error| error.to_string())?;
     let outcome = thread.join().map_err(|_| "a defect has ended the reload".to_owned())?;
@@ -179,7 +186,7 @@ impl Reloader {
     }
 
     /// Reads the configuration again, and logs the outcome.
-    fn reload(&self, mut current: MutexGuard<'_, Current>) -> Result<Reloaded, Failure> {
+    fn reload(&self, _turn: &MutexGuard<'_, ()>) -> Result<Reloaded, Failure> {
         let Some(path) = &self.args.config else {
             Event::new(Kind::Warning).say(format_args!(
                 "SIGHUP: there is no configuration to read again, because the server was started \
@@ -190,7 +197,7 @@ impl Reloader {
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             tell_service_manager(&[NotifyState::Reloading, now]);
         }
-        let outcome = self.apply(path, &mut current);
+        let outcome = self.apply(path);
         match &outcome {
             Ok(reloaded) => log(path, reloaded),
             Err(Problem { is_partial, failure }) => {
@@ -203,30 +210,35 @@ impl Reloader {
         outcome.map_err(|problem| problem.failure)
     }
 
-    fn apply(&self, path: &Path, current: &mut Current) -> Result<Reloaded, Problem> {
+    /// Exports are opened and closed without the lock of the present ones: clients of others ask
+    /// meanwhile.
+    fn apply(&self, path: &Path) -> Result<Reloaded, Problem> {
         let Read { config, server, warnings } =
             read_again(path, &self.args, &self.fixed, self.broker.as_ref())?;
         own_disk::check(&self.args, &config.exports)?;
         let log = self.args.log.or(config.log);
-        let mut groups = current.limit_groups.clone();
-        groups.extend(config.limit_groups);
-        let plan = Plan::of(current, config.exports, &groups);
+        let plan = Plan::of(&self.current(), config.exports, config.limit_groups);
         plan.check_ublk()?;
         let (opened, later) = self.open_new(&plan)?;
         // From here on the configuration holds.
-        let mut served = plan.kept.clone();
-        let mut errors = self.change(&mut served, &opened, &plan.limited, &groups, server)?;
+        let change = || {
+            let mut current = self.current();
+            let mut after =
+                Current { exports: plan.kept.clone(), limit_groups: plan.groups.clone() };
+            let leaving = self.change(&mut after, &opened, &plan.limited, server)?;
+            *current = after;
+            Ok::<_, Failure>(leaving)
+        };
+        let mut errors = waited(change()?)?;
         for spec in later {
-            let Err(failure) = self.add(&mut served, &spec, &groups, &mut errors) else { continue };
+            let Err(failure) = self.add(&spec, &mut errors) else { continue };
             let name = &spec.name;
             // Its clients are disconnected, but can come back.
-            let former = current.exports.iter().find(|former| former.name == *name);
-            let is_back = former
-                .is_some_and(|former| self.add(&mut served, former, &groups, &mut errors).is_ok());
+            let former = plan.leaving.iter().find(|former| former.name == *name);
+            let is_back = former.is_some_and(|former| self.add(former, &mut errors).is_ok());
             let end = if is_back { "it is served as before" } else { "it is not served" };
             errors.push(format!("exports.{}: {failure}; {end}", printable(name)));
         }
-        (current.exports, current.limit_groups) = (served, groups);
         log.apply(self.args.lifetime.run.is_some());
         if errors.is_empty() {
             return Ok(plan.outcome(warnings));
@@ -235,15 +247,10 @@ impl Reloader {
     }
 
     /// Opens an export after others have left, and serves it too.
-    fn add(
-        &self,
-        served: &mut Vec<Arc<ExportSpec>>,
-        spec: &Arc<ExportSpec>,
-        groups: &BTreeMap<String, RateLimits>,
-        errors: &mut Vec<String>,
-    ) -> Result<(), Failure> {
+    fn add(&self, spec: &Arc<ExportSpec>, errors: &mut Vec<String>) -> Result<(), Failure> {
         let opened = [(Arc::clone(spec), self.open_now(spec)?)];
-        errors.extend(self.change(served, &opened, &BTreeSet::new(), groups, Server::new())?);
+        let change = || self.change(&mut self.current(), &opened, &BTreeSet::new(), Server::new());
+        errors.extend(waited(change()?)?);
         Ok(())
     }
 
@@ -310,16 +317,16 @@ impl Reloader {
         })
     }
 
-    /// Serves these exports and those that were opened, and no others; returns errors of those that
-    /// have left.
+    /// Serves these exports and those that were opened, and no others; returns those that leave.
+    /// Call it under the lock of the present ones.
     pub(super) fn change(
         &self,
-        served: &mut Vec<Arc<ExportSpec>>,
+        served: &mut Current,
         opened: &[Opened],
         limited: &BTreeSet<String>,
-        groups: &BTreeMap<String, RateLimits>,
         mut server: Server,
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<Leaving, Failure> {
+        let Current { exports: served, limit_groups: groups } = served;
         let mut limited = limited.clone();
         let mut after = served.clone();
         let paths = opened.iter().flat_map(|(spec, _)| spec.volume.paths());
@@ -335,7 +342,7 @@ impl Reloader {
         after.sort_by(|one, other| one.name.cmp(&other.name));
         server = with_limits(server, &after, groups, |spec| limited.contains(&spec.name));
         let order: Vec<String> = after.iter().flat_map(|spec| spec.names().cloned()).collect();
-        let errors = self.live.change(&order, server.protect(in_use))?;
+        let leaving = self.live.change(&order, server.protect(in_use))?;
         // An export that opens at first use has been announced already, while it was closed.
         let is_new = |spec: &ExportSpec| served.iter().all(|one| one.name != spec.name);
         for (spec, volume) in opened.iter().filter(|(spec, _)| is_new(spec)) {
@@ -344,8 +351,13 @@ impl Reloader {
             lines.iter().for_each(|line| say(line));
         }
         *served = after;
-        Ok(errors.iter().map(ToString::to_string).collect())
+        Ok(leaving)
     }
+}
+
+/// Errors of exports that leave, at their end.
+fn waited(leaving: Leaving) -> Result<Vec<String>, Failure> {
+    Ok(leaving.wait()?.iter().map(ToString::to_string).collect())
 }
 
 /// Checks that the sandbox permits to open an export.
@@ -406,14 +418,18 @@ struct Plan {
     leaving: Vec<Arc<ExportSpec>>,
     /// Those of `kept` with other limits.
     limited: BTreeSet<String>,
+    /// Limits of the groups.
+    groups: BTreeMap<String, RateLimits>,
 }
 
 impl Plan {
     fn of(
         current: &Current,
         exports: Vec<ExportSpec>,
-        groups: &BTreeMap<String, RateLimits>,
+        changed: BTreeMap<String, RateLimits>,
     ) -> Self {
+        let mut groups = current.limit_groups.clone();
+        groups.extend(changed);
         let [mut kept, mut added, mut replaced] = [const { Vec::new() }; 3];
         let mut limited = BTreeSet::new();
         for spec in exports.into_iter().map(Arc::new) {
@@ -426,7 +442,7 @@ impl Plan {
                         RateSpec::None | RateSpec::Own(_) => None,
                     };
                     let is_limited = former.rate != spec.rate
-                        || limits(former, &current.limit_groups) != limits(&spec, groups);
+                        || limits(former, &current.limit_groups) != limits(&spec, &groups);
                     limited.extend(is_limited.then(|| spec.name.clone()));
                     kept.push(spec);
                 }
@@ -434,7 +450,7 @@ impl Plan {
         }
         let stays = |one: &&Arc<ExportSpec>| kept.iter().any(|spec| spec.name == one.name);
         let leaving = current.exports.iter().filter(|one| !stays(one)).cloned().collect();
-        Self { kept, added, replaced, leaving, limited }
+        Self { kept, added, replaced, leaving, limited, groups }
     }
 
     /// A disk of this machine stays as it is, because programs of this machine have it open.
