@@ -14,12 +14,12 @@ use blockyard_engine::throttle::Limits;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
 use blockyard_host::server::{
-    Answer, DeviceOptions, FirstUse, ServedExport, ServerOptions, ServerTls, SocketAccess,
+    Answer, DeviceOptions, FirstUse, Release, ServedExport, ServerOptions, ServerTls, SocketAccess,
     UblkOptions,
 };
 use blockyard_host::throttle::{Buckets, SharedThrottle};
 
-use crate::control::{Devices, Named};
+use crate::control::{Device, Devices, Named};
 use crate::error::{contained, contained_with};
 use crate::output::InUse;
 use crate::rate::RateLimits;
@@ -502,7 +502,7 @@ impl Listening {
     /// calls [`Live::change`] or [`Live::refuse`]. Without this call the clients are refused.
     pub fn on_first_use(&mut self, open: impl Fn(&str) + Send + 'static) {
         let devices = Arc::clone(&self.devices);
-        let closing = Box::new(move |names: Vec<String>| devices.remove(&names));
+        let closing = Box::new(move |names: Vec<String>| released(devices.remove(&names)));
         self.server.on_first_use(FirstUse { open: Box::new(open), closing });
     }
 
@@ -557,6 +557,11 @@ impl Listening {
         }
         Ok(())
     }
+}
+
+/// Gives the volumes of removed exports back, after their last flush.
+fn released(devices: Vec<Arc<Device>>) -> Release {
+    Box::new(move || drop(devices))
 }
 
 /// The throttle of each export.

@@ -3,6 +3,7 @@
 mod lab;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -390,3 +391,33 @@ fn close_that_waits_for_a_client_is_not_asked_for_twice() {
     lab.ok(&forget);
     assert!(server.stop(Signal::TERM).success());
 }
+
+#[test]
+fn recording_has_what_a_removed_export_has_answered_at_its_end() {
+    for words in [&["forget", "c", "--export", "a"][..], &["reload", "c"]] {
+        let lab = with_volumes(&["a", "b"]);
+        let server = serve(&lab, &[export("a", ""), export("b", "")]);
+        assert!(Nbd::can_open(&lab.path("s"), "a"));
+        let mut record = lab.blockyard(&["trace", "record", "c", "--export", "a", "-o", "t"]);
+        let mut record = record.stderr(Stdio::piped()).spawn().unwrap();
+        BufReader::new(record.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let slow = slow_client(&lab, "a");
+        configure(&lab, &[export("b", "")]);
+        let mut end = lab.blockyard(words).stdout(Stdio::null()).spawn().unwrap();
+        while !open(&lab).is_empty() {}
+        let bytes = slow.end() - SLOW_READS * REPLY_BYTES;
+        assert_eq!(bytes, SLOW_READS * SMALL_LEN_BYTES);
+        assert!(end.wait().unwrap().success());
+        let summary = lab.ok(&["trace", "summary", "t", "--json"]).stdout;
+        let summary: Value = serde_json::from_slice(&summary).unwrap();
+        let read = &summary["ops"][0];
+        assert_eq!((&read["op"], &read["bytes"]), (&"read".into(), &bytes.into()), "{words:?}");
+        assert_eq!(read["not_ended"], 0, "{words:?}");
+        record.kill().unwrap();
+        record.wait().unwrap();
+        assert!(server.stop(Signal::TERM).success());
+    }
+}
+
+/// Length of a simple reply of NBD without its data.
+const REPLY_BYTES: usize = 16;

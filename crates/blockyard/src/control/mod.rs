@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::status::Loss;
 
 pub use client::{Control, ControlError};
-pub(crate) use server::{Devices, Named};
+pub(crate) use server::{Device, Devices, Named};
 
 /// The outcome of a reload: names of exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

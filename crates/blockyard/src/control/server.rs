@@ -59,6 +59,10 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    fn is_of(&self, volume: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.volume, volume)
+    }
+
     fn status(&self) -> VolumeStatus {
         let mut status = VolumeStatus::of(&self.volume.host, &self.names);
         let mut seen: Vec<&Arc<SharedThrottle>> = Vec::new();
@@ -97,13 +101,14 @@ impl Devices {
         devices
     }
 
-    /// Other exports; the files are in use in addition to those from before.
-    pub(crate) fn replace(&self, exports: &[Named], in_use: InUse) {
+    /// Other exports; the files are in use in addition to those from before. Returns the volumes
+    /// that are served no more.
+    pub(crate) fn replace(&self, exports: &[Named], in_use: InUse) -> Vec<Arc<Device>> {
         let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
         served.in_use.extend(in_use);
         let mut devices: Vec<Device> = Vec::new();
         for (name, volume, throttle) in exports {
-            let found = devices.iter().position(|device| Arc::ptr_eq(&device.volume, volume));
+            let found = devices.iter().position(|device| device.is_of(volume));
             let place = found.unwrap_or_else(|| {
                 served.in_use.add(volume.host.file_ids());
                 let volume = Arc::clone(volume);
@@ -113,14 +118,18 @@ impl Devices {
             devices[place].names.push(name.clone());
             devices[place].throttles.push(Arc::clone(throttle));
         }
+        let is_new = |one: &Arc<Device>| devices.iter().any(|new| new.is_of(&one.volume));
+        let mut gone = std::mem::take(&mut served.devices);
+        gone.retain(|one| !is_new(one));
         served.devices = devices.into_iter().map(Arc::new).collect();
+        gone
     }
 
-    /// Gives up the exports of these names.
-    pub(crate) fn remove(&self, names: &[String]) {
+    /// Gives up the exports of these names; returns their volumes.
+    pub(crate) fn remove(&self, names: &[String]) -> Vec<Arc<Device>> {
         let mut left = self.named();
         left.retain(|(name, ..)| !names.contains(name));
-        self.replace(&left, InUse::default());
+        self.replace(&left, InUse::default())
     }
 
     /// The exports.

@@ -7,7 +7,7 @@ use blockyard_engine::throttle::Limits;
 use blockyard_host::server::{Exchange, Outcome, Remote};
 use blockyard_host::throttle::{Buckets, SharedThrottle};
 
-use super::{Door, Export, Limited, Server, position};
+use super::{Door, Export, Limited, Server, position, released};
 use crate::Error;
 use crate::control::{Devices, Named, Reloaded};
 
@@ -72,22 +72,21 @@ impl Live {
         let on_change = {
             let devices = Weak::clone(&self.devices);
             move |names: Vec<String>| {
-                let Some(devices) = devices.upgrade() else { return };
+                let Some(devices) = devices.upgrade() else { return released(Vec::new()) };
                 // The server may have closed one that had no client meanwhile.
                 let open: Vec<Named> =
                     open.into_iter().filter(|(name, ..)| names.contains(name)).collect();
-                devices.replace(&open, in_use);
+                released(devices.replace(&open, in_use))
             }
         };
         let on_change = Box::new(on_change);
         let exchange = Exchange { order: order.to_vec(), added, disks, tls, on_change };
+        // The volume of a removed export is closed at the end of its last user.
+        drop(before);
         let outcome = self.remote.exchange(exchange).ok_or_else(ended)??;
         kept.into_iter().for_each(use_buckets);
         after.iter().flatten().for_each(|(_, volume, _)| volume.host.limits_changed());
         after.iter().flatten().for_each(|(name, volume, _)| volume.follow_growth(name));
-        // Removed volumes are closed here, unless the program or an answer of the control socket
-        // still uses one.
-        drop((before, after));
         Ok(Leaving(outcome))
     }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::devices::{DeviceDoor, DeviceOptions};
 use super::exports::{Catalogue, ServedExport, distinct};
+use super::first_use::Release;
 use super::handshake::ServerTls;
 use super::threads::{Ends, Threads};
 use super::{Server, first_use, flush_all};
@@ -35,7 +36,7 @@ pub struct Exchange {
     /// TLS for new connections; `None` leaves it as it is.
     pub tls: Option<ServerTls>,
     /// Called with the open exports' names when new clients see the change, and before any other.
-    pub on_change: Box<dyn FnOnce(Vec<String>) + Send>,
+    pub on_change: Box<dyn FnOnce(Vec<String>) -> Release + Send>,
 }
 
 /// A running server, for other threads.
@@ -119,13 +120,18 @@ pub(super) struct Leaving {
     /// The time is up: connections were cut.
     is_cut: bool,
     flush: Flush,
+    pub(super) release: Option<Release>,
     outcome: Sender<Result<(), Error>>,
     /// They had no client: the time without one.
     idle: Option<Duration>,
 }
 
 /// Exports and sockets without connections.
-type Drained = (Vec<Arc<ServedExport>>, Vec<DeviceDoor>);
+struct Drained {
+    exports: Vec<Arc<ServedExport>>,
+    doors: Vec<DeviceDoor>,
+    release: Option<Release>,
+}
 
 /// The thread that flushes and closes. Closing a remote disk may take its time limit.
 struct Flush {
@@ -146,8 +152,11 @@ impl Flush {
             let asked: Vec<_> = volumes.iter().flat_map(|volume| volume.stop()).collect();
             asked.into_iter().for_each(|asked| drop(asked.answer()));
             match is_drained.recv() {
-                Ok(_closed_after_the_flush) => {
+                Ok(Drained { exports, doors, release }) => {
                     let flushed = flush_all(&volumes);
+                    drop((exports, doors));
+                    // A recording writes the rest of its file.
+                    release.into_iter().for_each(|release| release());
                     drop(volumes);
                     flushed
                 }
@@ -210,7 +219,8 @@ impl Leaving {
         }
         if !is_served && let Some(drained) = self.flush.drained.take() {
             let exports = std::mem::take(&mut self.exports);
-            let _ = drained.send((exports, std::mem::take(&mut self.doors)));
+            let doors = std::mem::take(&mut self.doors);
+            let _ = drained.send(Drained { exports, doors, release: self.release.take() });
         }
         self.flush.has_ended.load(Ordering::Acquire)
     }
@@ -277,13 +287,17 @@ impl Server {
             DeviceDoor::open(path, access, export, options, self.ends.clone())
         });
         let doors = doors.collect::<Result<Vec<_>, _>>()?;
+        let place = self.leaving.len();
         let outcome = self.remove_all_but(&catalogue)?;
         self.catalogue = catalogue;
         self.devices.extend(doors);
         if let Some(tls) = tls {
             self.tls = Some(tls);
         }
-        on_change(self.catalogue.served().map(|one| one.name.clone()).collect());
+        let release = on_change(self.catalogue.served().map(|one| one.name.clone()).collect());
+        if let Some(leaving) = self.leaving.get_mut(place) {
+            leaving.release = Some(release);
+        }
         self.first_use.forget_all_but(|name| self.catalogue.is_closed(name));
         Ok(outcome)
     }
@@ -316,8 +330,10 @@ impl Server {
         let doors: Vec<_> = self.devices.extract_if(.., is_gone).collect();
         let deadline = Instant::now() + self.shared.options.drain_timeout;
         let names = exports.iter().map(|one| one.name.clone()).collect();
+        let is_cut = false;
+        let release = None;
         let leaving =
-            Leaving { names, exports, doors, deadline, is_cut: false, flush, outcome, idle };
+            Leaving { names, exports, doors, deadline, is_cut, flush, release, outcome, idle };
         leaving.lift();
         self.connections.stop_receiving(|of| leaving.has(of));
         leaving.doors.iter().for_each(|door| door.front_end.stop_receiving(|_| true));

@@ -22,13 +22,16 @@ use super::handshake::Handshake;
 use crate::Error;
 use crate::log::{Event, Kind, Value};
 
+/// Gives volumes of the program back. Called on the thread of their last flush, after it.
+pub type Release = Box<dyn FnOnce() + Send>;
+
 /// The program's part. Both functions run on the serving thread, and must return at once.
 pub struct FirstUse {
     /// A client asks for the closed export of this name. The program answers with
     /// [`Remote::exchange`](super::Remote::exchange) or [`Remote::refuse`](super::Remote::refuse).
     pub open: Box<dyn Fn(&str) + Send>,
-    /// The exports of these names are being closed: the program gives their volume back.
-    pub closing: Box<dyn Fn(Vec<String>) + Send>,
+    /// The exports of these names are being closed: the program shows them no more.
+    pub closing: Box<dyn Fn(Vec<String>) -> Release + Send>,
 }
 
 /// State of the exports that are opened and closed.
@@ -149,11 +152,12 @@ impl Server {
         group: &[Arc<ServedExport>],
         report: (Sender<Result<(), Error>>, Option<Duration>),
     ) -> Result<(), Error> {
+        let place = self.leaving.len();
         self.let_leave(group.to_vec(), distinct(group), report)?;
         self.catalogue.close(group);
-        if let Some(program) = &self.first_use.program {
-            (program.closing)(group.iter().map(|export| export.name.clone()).collect());
-        }
+        let names = group.iter().map(|export| export.name.clone()).collect();
+        self.leaving[place].release =
+            self.first_use.program.as_ref().map(|program| (program.closing)(names));
         // The end of the exports continues in the next round.
         self.ends.signal();
         Ok(())

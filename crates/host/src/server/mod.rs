@@ -59,7 +59,7 @@ use exchange::{Call, Leaving, number};
 pub use exchange::{Exchange, Outcome, Remote};
 use exports::Catalogue;
 pub use exports::ServedExport;
-pub use first_use::FirstUse;
+pub use first_use::{FirstUse, Release};
 use handshake::Handshake;
 pub use handshake::ServerTls;
 use listen::Listener;

@@ -78,3 +78,22 @@ fn volume_is_suspended_or_closed_and_never_both() {
     server.close_idle(now + LIMIT);
     assert!(server.catalogue.find("a").is_some() && volume.status().is_suspended);
 }
+
+/// The program may write the rest of a recording then.
+#[test]
+fn volume_is_given_back_on_the_thread_of_its_flush() {
+    let (mut server, _) = closing_after(Duration::ZERO);
+    let (sender, given_back) = mpsc::channel();
+    let closing = move |names| -> Release {
+        let sender = sender.clone();
+        Box::new(move || {
+            let thread = std::thread::current().name().map(str::to_owned);
+            sender.send((names, thread)).unwrap();
+        })
+    };
+    server.on_first_use(FirstUse { open: Box::new(|_| ()), closing: Box::new(closing) });
+    server.close_idle(Instant::now());
+    assert!(given_back.try_recv().is_err(), "there may be clients still");
+    server.go_on_with_exchanges();
+    assert_eq!(given_back.recv().unwrap(), (vec!["a".to_owned()], Some("flush".to_owned())));
+}
