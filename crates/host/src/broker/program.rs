@@ -5,16 +5,22 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::{Broker, KILL, PROGRAM, START, STATUS, packet_of_words};
+use crate::poll;
 use crate::process::{end_with_this_thread, with_usual_signals};
+
+/// Limit for the end of a killed program. A usual end takes milliseconds; a program that waits for
+/// a disk ends when that answers.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A program that the broker has started.
 #[derive(Debug)]
@@ -80,6 +86,8 @@ pub(super) struct Programs {
     /// Words of each program.
     known: Vec<Vec<OsString>>,
     running: Option<Child>,
+    /// Killed programs that have not ended.
+    killed: Vec<Child>,
 }
 
 impl Programs {
@@ -90,6 +98,7 @@ impl Programs {
     }
 
     pub(super) fn start(&mut self, number: u32) -> io::Result<Started> {
+        self.reap();
         if self.running.is_some() {
             // By number: the reply has the kind of an error only so.
             return Err(Errno::BUSY.into());
@@ -125,26 +134,33 @@ impl Programs {
         // The group has its number until the process is waited for.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
-        let _ = child.wait();
+        // A wait without a limit would keep the broker from its other work.
+        if let Ok(end) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            let _ = poll::readable(&[Some(end.as_fd())], Some(KILL_LIMIT));
+        }
+        self.killed.push(child);
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::sync::Mutex;
+    use std::io::{BufRead, BufReader};
     use std::sync::atomic::AtomicBool;
-    use std::time::Duration;
+    use std::sync::{Mutex, mpsc};
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::super::{DONE, failed, receive, send};
     use super::*;
-    use crate::poll;
 
     fn wait(end: &OwnedFd) {
-        poll::readable(&[Some(std::os::fd::AsFd::as_fd(end))], Some(Duration::from_secs(60)))
-            .unwrap();
+        poll::readable(&[Some(end.as_fd())], Some(Duration::from_secs(60))).unwrap();
     }
 
     #[test]
@@ -172,6 +188,52 @@ mod tests {
         assert_eq!(io::read_to_string(File::from(output)).unwrap(), "");
         programs.start(0).unwrap();
         programs.kill();
+    }
+
+    /// Traces a process until its standard input ends: a process that is killed while another one
+    /// traces it cannot be waited for, as if it waited for a disk.
+    fn trace(pid: libc::pid_t) {
+        // SAFETY: these requests touch no memory of this process.
+        let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
+        println!("{}", if seized == 0 { "traced" } else { "refused" });
+        let _ = io::stdin().read_line(&mut String::new());
+    }
+
+    #[test]
+    fn killed_program_that_does_not_end_keeps_no_other_from_its_start() {
+        const TRACED: &str = "BLOCKYARD_TEST_TRACED";
+        if let Ok(pid) = std::env::var(TRACED) {
+            return trace(pid.parse().unwrap());
+        }
+        let mut programs = Programs::default();
+        programs.add(b"sleep\0999\0");
+        programs.start(0).unwrap();
+        let name = "broker::program::tests::\
+                    killed_program_that_does_not_end_keeps_no_other_from_its_start";
+        let pid = programs.running.as_ref().unwrap().id();
+        let mut tracer = Command::new(std::env::current_exe().unwrap());
+        tracer.args([name, "--exact", "--nocapture"]).env(TRACED, pid.to_string());
+        let mut tracer = tracer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(tracer.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let said = said.map(|line| line.ends_with("traced").then_some(true));
+        let is_traced = said.flatten().next().is_some();
+        let (sender, killed) = mpsc::channel();
+        let killing = std::thread::spawn(move || {
+            programs.kill();
+            sender.send(()).unwrap();
+            programs
+        });
+        let in_time = killed.recv_timeout(Duration::from_secs(10));
+        let left = in_time.is_ok().then(|| killing.join().unwrap()).map(|mut programs| {
+            let left = programs.killed.len();
+            programs.start(0).unwrap();
+            programs.kill();
+            left
+        });
+        drop(tracer.stdin.take());
+        tracer.wait().unwrap();
+        // Without the right to trace, the program has ended at once, or soon.
+        assert!(left.is_some_and(|left| left == 1 || !is_traced), "{left:?}");
     }
 
     /// A broker, and the socket of its process.
