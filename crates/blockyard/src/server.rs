@@ -559,9 +559,10 @@ impl Listening {
     }
 }
 
-/// Gives the volumes of removed exports back, after their last flush.
+/// Gives the volumes of removed exports back, after their last flush. An answer of the control
+/// socket may work on one: clients must not ask for it again before, because the file is locked.
 fn released(devices: Vec<Arc<Device>>) -> Release {
-    Box::new(move || drop(devices))
+    Box::new(move || devices.into_iter().for_each(Device::give_back))
 }
 
 /// The throttle of each export.

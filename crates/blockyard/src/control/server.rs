@@ -1,7 +1,9 @@
 //! The server's side of the control socket.
 
+use std::convert::Infallible;
 use std::num::NonZeroU64;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use blockyard_engine::throttle::Limits;
 use blockyard_host::log::{Event, Kind, Value};
@@ -49,16 +51,41 @@ struct Served {
 /// An export of a server: its name, volume and limits.
 pub(crate) type Named = (String, Arc<Shared>, Arc<SharedThrottle>);
 
-/// A volume and its names.
+/// A volume and its names. An answer that works on the volume keeps this value, and so the volume
+/// open.
 pub(crate) struct Device {
     /// Export names; at least one.
     pub(crate) names: Vec<String>,
     /// The limits of the rate, one for each name.
     pub(crate) throttles: Vec<Arc<SharedThrottle>>,
     pub(crate) volume: Arc<Shared>,
+    uses: Uses,
+}
+
+/// The values [`Device`] of a volume, whose names and limits may change. Dropped after the volume.
+#[derive(Clone)]
+struct Uses {
+    _mark: Sender<Infallible>,
+    /// Closed when the last mark is dropped.
+    end: Arc<Mutex<Receiver<Infallible>>>,
+}
+
+impl Uses {
+    fn new() -> Self {
+        let (mark, end) = mpsc::channel();
+        Self { _mark: mark, end: Arc::new(Mutex::new(end)) }
+    }
 }
 
 impl Device {
+    /// Gives the volume of a removed export back, and waits until no answer works on it.
+    pub(crate) fn give_back(self: Arc<Self>) {
+        let end = Arc::clone(&self.uses.end);
+        drop(self);
+        let end = end.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = end.recv();
+    }
+
     fn is_of(&self, volume: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.volume, volume)
     }
@@ -111,8 +138,10 @@ impl Devices {
             let found = devices.iter().position(|device| device.is_of(volume));
             let place = found.unwrap_or_else(|| {
                 served.in_use.add(volume.host.file_ids());
+                let before = served.devices.iter().find(|before| before.is_of(volume));
+                let uses = before.map_or_else(Uses::new, |before| before.uses.clone());
                 let volume = Arc::clone(volume);
-                devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume });
+                devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume, uses });
                 devices.len() - 1
             });
             devices[place].names.push(name.clone());
@@ -311,7 +340,39 @@ fn json(reply: &impl Serialize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use blockyard_host::file::DeviceFile;
+    use blockyard_host::throttle::Buckets;
+    use blockyard_host::volume::{self as host, VolumeOptions};
+
     use super::*;
+    use crate::Volume;
+
+    #[test]
+    fn removed_volume_is_given_back_when_no_answer_works_on_it() {
+        let file = DeviceFile::in_memory(1 << 20).unwrap();
+        let volume = host::Volume::from_file(file, &VolumeOptions::default()).unwrap();
+        let volume = Volume::of_fixed_size(volume, "it is in memory");
+        let throttle = Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
+        let named = ("a".to_owned(), Arc::clone(volume.shared()), throttle);
+        let devices = Devices::new(&[named], 1, InUse::default());
+        drop(volume);
+        let answering = devices.find("a").unwrap_or_else(|error| panic!("{}", error.problem));
+        // A change of other exports gives it a new value.
+        devices.replace(&devices.named(), InUse::default());
+        let volume = Arc::downgrade(&answering.volume);
+        let gone = devices.remove(&["a".to_owned()]);
+        let (sender, given_back) = mpsc::channel();
+        std::thread::spawn(move || {
+            gone.into_iter().for_each(Device::give_back);
+            sender.send(volume.upgrade().is_none()).unwrap();
+        });
+        let early = given_back.recv_timeout(Duration::from_millis(50));
+        assert!(early.is_err(), "an answer works on it");
+        drop(answering);
+        assert!(given_back.recv().unwrap(), "it is closed");
+    }
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {

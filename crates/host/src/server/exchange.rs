@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::devices::{DeviceDoor, DeviceOptions};
@@ -133,17 +132,20 @@ struct Drained {
     release: Option<Release>,
 }
 
-/// The thread that flushes and closes. Closing a remote disk may take its time limit.
-struct Flush {
+/// The thread that flushes and closes. Closing a remote disk may take its time limit, and the
+/// program may use the volume for some time.
+pub(super) struct Flush {
     /// Sent when the connections have ended. Without it the thread ends, and flushes nothing.
     drained: Option<Sender<Drained>>,
     has_ended: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(), Error>>,
+    /// The result of the flush; closed when the thread has closed the volumes.
+    flushed: Receiver<Result<(), Error>>,
 }
 
 impl Flush {
     fn start(volumes: Vec<Arc<Volume>>, ends: Ends) -> Result<Self, Error> {
         let (drained, is_drained) = mpsc::channel::<Drained>();
+        let (outcome, flushed) = mpsc::channel();
         let has_ended = Arc::new(AtomicBool::new(false));
         let end = End { has_ended: Arc::clone(&has_ended), ends };
         let flush = move || {
@@ -153,28 +155,32 @@ impl Flush {
             asked.into_iter().for_each(|asked| drop(asked.answer()));
             match is_drained.recv() {
                 Ok(Drained { exports, doors, release }) => {
-                    let flushed = flush_all(&volumes);
+                    let _ = outcome.send(flush_all(&volumes));
                     drop((exports, doors));
                     // A recording writes the rest of its file.
                     release.into_iter().for_each(|release| release());
                     drop(volumes);
-                    flushed
                 }
-                Err(_) => Ok(()),
+                Err(_) => drop(outcome.send(Ok(()))),
             }
+            drop(outcome);
         };
         let thread = std::thread::Builder::new().name("flush".into()).spawn(flush);
-        let thread = thread.map_err(|error| Error::io("thread".as_ref(), "start", error))?;
-        Ok(Self { drained: Some(drained), has_ended, thread })
+        thread.map_err(|error| Error::io("thread".as_ref(), "start", error))?;
+        Ok(Self { drained: Some(drained), has_ended, flushed })
     }
-}
 
-impl Flush {
-    /// Waits for the thread; returns the result of the flush.
-    fn end(self) -> Result<(), Error> {
-        self.thread.join().unwrap_or_else(|_| {
+    /// Waits for the flush; returns its result.
+    pub(super) fn outcome(&self) -> Result<(), Error> {
+        self.flushed.recv().unwrap_or_else(|_| {
             Err(Error::volume("flush".as_ref(), "a defect has ended the thread"))
         })
+    }
+
+    /// After the flush, waits until the volumes are closed, or until a time.
+    pub(super) fn wait_until(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let _ = self.flushed.recv_timeout(left);
     }
 }
 
@@ -227,7 +233,7 @@ impl Leaving {
 
     /// Reports the end; returns the outcome if nobody waits for it.
     fn end(self) -> Result<(), Error> {
-        let outcome = self.flush.end();
+        let outcome = self.flush.outcome();
         match self.idle {
             Some(idle) => {
                 first_use::say_closed(&self.names, idle, &outcome);
@@ -240,12 +246,12 @@ impl Leaving {
         }
     }
 
-    /// At the end of the server: the volumes that it must flush itself, and the result of those
-    /// that are flushed already.
-    pub(super) fn abandon(self) -> (Vec<Arc<Volume>>, Result<(), Error>) {
+    /// At the end of the server: the volumes that it must flush itself, and the thread that
+    /// flushes the others.
+    pub(super) fn abandon(self) -> (Vec<Arc<Volume>>, Flush) {
         let Self { exports, mut flush, .. } = self;
         flush.drained = None;
-        (distinct(&exports), flush.end())
+        (distinct(&exports), flush)
     }
 
     /// Lets bios start without tokens.

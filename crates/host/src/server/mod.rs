@@ -55,7 +55,7 @@ use control::{ANSWERS_LIMIT, Control, Framing};
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use devices::DeviceDoor;
 pub use devices::{DeviceOptions, Polling, QUEUES_MAX, QUEUES_USUAL, RING_LEN_MAX};
-use exchange::{Call, Leaving, number};
+use exchange::{Call, Flush, Leaving, number};
 pub use exchange::{Exchange, Outcome, Remote};
 use exports::Catalogue;
 pub use exports::ServedExport;
@@ -385,16 +385,15 @@ impl Server {
         // The flush shows their errors.
         asked.into_iter().for_each(|asked| drop(asked.answer()));
         // Before waiting for control answers: a hanging answer costs no data.
-        let removed = std::mem::take(&mut self.leaving);
-        let mut all = volumes.clone();
-        let mut flushed = Ok(());
-        for (volumes, outcome) in removed.into_iter().map(Leaving::abandon) {
-            all.extend(volumes);
-            flushed = flushed.and(outcome);
-        }
+        let removed = std::mem::take(&mut self.leaving).into_iter().map(Leaving::abandon);
+        let (left, flushes): (Vec<_>, Vec<_>) = removed.unzip();
+        let flushed = flushes.iter().map(Flush::outcome).fold(Ok(()), Result::and);
+        let all = [&volumes[..], &left.concat()].concat();
         let flushed = flushed.and(flush_all(&all)).and(self.first_use.take_outcome());
         let deadline = Instant::now() + ANSWERS_LIMIT;
         self.controls.drain(..).for_each(|control| control.end(deadline));
+        // Answers may have kept volumes from their close.
+        flushes.iter().for_each(|flush| flush.wait_until(deadline));
         flushed.and(waited).and(stopped)
     }
 
