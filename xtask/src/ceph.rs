@@ -1,5 +1,5 @@
-//! A small Ceph cluster on the loopback interface: one monitor and one OSD, as ordinary processes,
-//! without root and systemd. The OSD's disk is a sparse file.
+//! A small Ceph cluster on the loopback interface: one monitor and some OSDs, as ordinary
+//! processes, without root and systemd. The disk of an OSD is a sparse file.
 
 use crate::lab::Lab;
 use crate::process::{Watched, until};
@@ -23,34 +23,48 @@ pub(crate) struct Cluster {
     dir: PathBuf,
     fsid: String,
     address: String,
-    daemons: Vec<(&'static str, Child)>,
+    osds: u32,
+    copies: u32,
+    daemons: Vec<(String, Child)>,
 }
 
 impl Cluster {
-    /// Makes and starts a cluster, and waits until it serves requests.
+    /// Makes and starts a cluster of one OSD, and waits until it serves requests.
     pub(crate) fn start(lab: &Lab) -> Result<Self> {
+        Self::of(lab.disk().join("ceph"), 1, 1)
+    }
+
+    /// Makes and starts a cluster in a folder.
+    pub(crate) fn of(dir: PathBuf, osds: u32, copies: u32) -> Result<Self> {
         for program in ["ceph-mon", "ceph-osd", "ceph", "rbd"] {
             tools::need(program)?;
         }
-        let dir = lab.disk().join("ceph");
-        for part in ["run", "log", "mon.a", "osd.0"] {
+        let numbers = 0..osds;
+        let disks = numbers.clone().map(|number| format!("osd.{number}"));
+        for part in ["run", "log", "mon.a"].map(String::from).into_iter().chain(disks) {
             fs::create_dir_all(dir.join(part))?;
         }
-        let uuid = || fs::read_to_string("/proc/sys/kernel/random/uuid");
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = format!("[v2:127.0.0.1:{port}]");
-        let fsid = uuid()?.trim().to_owned();
-        let mut cluster = Self { dir, fsid, address, daemons: Vec::new() };
+        let fsid = uuid()?;
+        let mut cluster = Self { dir, fsid, address, osds, copies, daemons: Vec::new() };
         fs::write(cluster.conf(), cluster.configuration())?;
         cluster.make_monitor()?;
         cluster.launch("mon.a")?;
-        let osd = uuid()?.trim().to_owned();
-        tools::run(cluster.tool("ceph-osd").args(["--mkfs", "-i", "0", "--osd-uuid", &osd]))?;
-        cluster.ceph(&["osd", "new", &osd, "0"])?;
-        cluster.ceph(&["osd", "pool", "create", POOL, "8"])?;
+        for number in numbers {
+            let id = uuid()?;
+            let osd = number.to_string();
+            let mut make = cluster.tool("ceph-osd");
+            tools::run(make.args(["--mkfs", "-i", &osd, "--osd-uuid", &id]))?;
+            cluster.ceph(&["osd", "new", &id, &osd])?;
+            cluster.launch(&format!("osd.{osd}"))?;
+        }
+        cluster.await_osds()?;
+        // As many placement groups for each OSD, whatever the number of OSDs.
+        let groups = (8 * osds).next_power_of_two().to_string();
+        cluster.ceph(&["osd", "pool", "create", POOL, &groups])?;
         cluster.ceph(&["osd", "pool", "application", "enable", POOL, "rbd"])?;
-        cluster.launch("osd.0")?;
-        cluster.await_osd()?;
+        cluster.await_pool()?;
         tools::run(cluster.tool("rbd").args(["pool", "init", POOL]))?;
         Ok(cluster)
     }
@@ -80,7 +94,7 @@ impl Cluster {
         set("log file", &format!("{dir}/log/$name.log"));
         set("mon data", &format!("{dir}/$name"));
         set("osd data", &format!("{dir}/$name"));
-        set("osd pool default size", "1");
+        set("osd pool default size", &self.copies.to_string());
         set("osd pool default min size", "1");
         set("osd pool default pg autoscale mode", "off");
         set("osd crush chooseleaf type", "0");
@@ -144,7 +158,7 @@ impl Cluster {
     }
 
     /// Starts a daemon, and waits until it runs.
-    pub(crate) fn launch(&mut self, daemon: &'static str) -> Result<()> {
+    pub(crate) fn launch(&mut self, daemon: &str) -> Result<()> {
         let (program, id) = daemon.split_once('.').context("a daemon has a number")?;
         let socket = self.dir.join(format!("run/{daemon}.asok"));
         let _ = fs::remove_file(&socket);
@@ -154,7 +168,7 @@ impl Cluster {
         command.stdout(out.try_clone()?).stderr(out);
         let mut child = command.spawn().with_context(|| format!("{daemon} does not start"))?;
         let started = until(LIMIT, || socket.exists() || !matches!(child.try_wait(), Ok(None)));
-        self.daemons.push((daemon, child));
+        self.daemons.push((daemon.to_owned(), child));
         ensure!(started && socket.exists(), "{daemon} does not run: {}", self.said(daemon));
         Ok(())
     }
@@ -164,14 +178,18 @@ impl Cluster {
         tools::tail(&fs::read_to_string(out).unwrap_or_default())
     }
 
-    /// Waits until the OSD is up.
-    pub(crate) fn await_osd(&self) -> Result<()> {
+    /// Waits until the OSDs are up.
+    pub(crate) fn await_osds(&self) -> Result<()> {
+        let wanted = format!(" {} up", self.osds);
         let up =
-            until(LIMIT, || self.ceph(&["osd", "stat"]).is_ok_and(|stat| stat.contains(" 1 up")));
-        ensure!(up, "the OSD does not come up: {}", self.said("osd.0"));
-        // A list asks every placement group, and waits for it.
-        tools::run(self.tool("rados").args(["-p", POOL, "ls"]))?;
+            until(LIMIT, || self.ceph(&["osd", "stat"]).is_ok_and(|stat| stat.contains(&wanted)));
+        ensure!(up, "the OSDs do not come up: {}", self.said("osd.0"));
         Ok(())
+    }
+
+    /// Waits until the pool serves requests: a list asks every placement group.
+    pub(crate) fn await_pool(&self) -> Result<()> {
+        tools::run(self.tool("rados").args(["-p", POOL, "ls"])).map(drop)
     }
 
     /// Whether a program of Ceph gets no answer from the OSD either.
@@ -198,19 +216,28 @@ impl Cluster {
 
     /// A running daemon.
     pub(crate) fn daemon(&self, daemon: &str) -> Result<Watched> {
-        let child = self.daemons.iter().rev().find(|(name, _)| *name == daemon);
+        let child = self.daemons.iter().rev().find(|(name, _)| name == daemon);
         let (_, child) = child.with_context(|| format!("{daemon} does not run"))?;
         Ok(Watched(child.id()))
     }
 
+    /// All running daemons.
+    pub(crate) fn all(&self) -> Vec<Watched> {
+        self.daemons.iter().map(|(_, child)| Watched(child.id())).collect()
+    }
+
     /// Kills a daemon with SIGKILL.
     pub(crate) fn kill(&mut self, daemon: &str) -> Result<()> {
-        let place = self.daemons.iter().position(|(name, _)| *name == daemon);
+        let place = self.daemons.iter().position(|(name, _)| name == daemon);
         let (_, mut child) = self.daemons.remove(place.context("it does not run")?);
         child.kill()?;
         child.wait()?;
         Ok(())
     }
+}
+
+fn uuid() -> Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned())
 }
 
 impl Drop for Cluster {

@@ -3,11 +3,8 @@
 
 use crate::lab::Lab;
 use crate::markdown::{Section, short, table};
-use crate::tools;
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs;
+use crate::numbers::Numbers;
+use anyhow::Result;
 
 const PAGE: &str = "docs/elevators/choosing.md";
 const SECTION: Section = Section { command: "cargo x choosing" };
@@ -79,44 +76,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let report =
-        tools::read(&mut Lab::new()?.blockyard(&["lab", "run", "elevators-2026", "--json"]))?;
-    let text = text(&Numbers::of(&serde_json::from_str(&report)?)?)?;
-    let path = tools::root().join(PAGE);
-    if args.write {
-        return SECTION.write(&path, &text);
-    }
-    ensure!(
-        fs::read_to_string(&path).context(PAGE)? == SECTION.page(&path, &text)?,
-        "{PAGE} differs from the experiment; write it with: cargo x choosing --write\n{text}"
-    );
-    println!("{PAGE} has the numbers of the experiment");
-    Ok(())
-}
-
-/// Numbers of the report by variant, row and metric.
-struct Numbers(BTreeMap<[String; 3], f64>);
-
-impl Numbers {
-    fn of(report: &Value) -> Result<Self> {
-        let rows = report["rows"].as_array().context("the report has no rows")?;
-        let number = |row: &Value| {
-            let key =
-                ["variant", "row", "metric"].map(|name| row[name].as_str().map(str::to_owned));
-            let [Some(variant), Some(name), Some(metric)] = key else { return None };
-            Some(([variant, name, metric], row["ours"].as_f64()?))
-        };
-        Ok(Self(rows.iter().filter_map(number).collect()))
-    }
-
-    /// One metric of several rows of a variant.
-    fn all(&self, variant: &str, rows: &[&str], metric: &str) -> Result<Vec<f64>> {
-        let number = |row: &&str| {
-            let key = [variant, row, metric].map(str::to_owned);
-            self.0.get(&key).copied().with_context(|| format!("no number of {}", key.join("/")))
-        };
-        rows.iter().map(number).collect()
-    }
+    let text = text(&Numbers::run(&Lab::new()?, "elevators-2026")?)?;
+    SECTION.check_or_write(PAGE, &text, args.write)
 }
 
 /// The result of a policy.
@@ -229,7 +190,7 @@ mod tests {
 
     #[test]
     fn number_that_the_experiment_lacks_is_named() {
-        let numbers = Numbers(BTreeMap::new());
+        let numbers = Numbers::default();
         let error = text(&numbers).unwrap_err().to_string();
         assert_eq!(error, "no number of copy-none-nvme/reader read/rate");
     }

@@ -68,9 +68,10 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
     ("choosing", Lane::Binary, "choosing"),
+    ("ceph-scale", Lane::Binary, "ceph-scale"),
     ("elsewhere", Lane::Binary, "elsewhere"),
     ("recording", Lane::Binary, "recording"),
-    ("dist", Lane::Binary, "dist"),
+    ("dist", Lane::Binary, "dist --check"),
     // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
     // Its build is its own, so it may stand in either lane: in this one, both end at about the same
     // time.

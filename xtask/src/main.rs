@@ -9,6 +9,7 @@ mod backing;
 mod bench;
 mod cases;
 mod ceph;
+mod ceph_scale;
 mod certificates;
 mod check;
 mod choosing;
@@ -26,6 +27,7 @@ mod lab;
 mod markdown;
 mod mutants;
 mod nbd;
+mod numbers;
 mod powercut;
 mod process;
 mod recording;
@@ -73,6 +75,8 @@ enum Command {
     Sim(sim::Args),
     /// Cut the power of a disk under the server: flushed data must survive.
     Powercut(powercut::Args),
+    /// Compare docs/ceph-scale.md with the experiment that its tables come from.
+    CephScale(ceph_scale::Args),
     /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
     Choosing(choosing::Args),
     /// Compare the table in docs/lab.md of publications that the lab was not built for with its
@@ -86,8 +90,8 @@ enum Command {
     Bench(bench::Args),
     /// The main use case from scratch, as `./x demo`.
     Demo,
-    /// The release as it is shipped: the program without symbols, and these beside it.
-    Dist,
+    /// The release as it is shipped: the program without symbols, these beside it, and packages.
+    Dist(dist::Args),
     /// All checks, with a summary.
     Ci(ci::Args),
     /// Long campaigns: hours of fuzzing, random worlds and power cuts, with new seeds.
@@ -108,13 +112,14 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
+        Command::CephScale(args) => ceph_scale::run(&args),
         Command::Choosing(args) => choosing::run(&args),
         Command::Elsewhere(args) => elsewhere::run(&args),
         Command::Recording(args) => recording::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
-        Command::Dist => dist::run(),
+        Command::Dist(args) => dist::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Soak(args) => ci::soak(&args),
     };

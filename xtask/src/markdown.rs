@@ -1,6 +1,7 @@
 //! Tables in Markdown that line up, and their place on a page between two marks.
 
-use anyhow::{Context, Result};
+use crate::tools;
+use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -47,6 +48,21 @@ impl Section {
     pub(crate) fn write(&self, path: &Path, text: &str) -> Result<()> {
         let place = path.display().to_string();
         fs::write(path, self.page(path, text)?).context(place)
+    }
+
+    /// Writes the text to a page of the project, or compares it with the page.
+    pub(crate) fn check_or_write(&self, page: &str, text: &str, write: bool) -> Result<()> {
+        let path = tools::root().join(page);
+        if write {
+            return self.write(&path, text);
+        }
+        ensure!(
+            fs::read_to_string(&path).context(page.to_owned())? == self.page(&path, text)?,
+            "{page} differs from the experiment; write it with: {} --write\n{text}",
+            self.command
+        );
+        println!("{page} has the numbers of the experiment");
+        Ok(())
     }
 
     /// The page with this text between its marks.

@@ -114,8 +114,9 @@ struct Answer {
     lost: Vec<String>,
 }
 
-/// Our command line, with all options. Without an option that changes more than messages and waits,
-/// the line would do something else, perhaps to another key or place: then only the command is named.
+/// Our command line, with all options. Without an option that changes more than messages and
+/// waits, the line would do something else, perhaps to another key or place: then only the command
+/// is named.
 fn line_for(action: &Action, arguments: &[&str], options: &[Vec<&str>]) -> Option<Answer> {
     let definition = definition();
     let takes = |line: &[String]| {

@@ -282,7 +282,8 @@ fn idle_export_is_flushed_at_its_close_and_one_with_a_loss_stays_open() {
     let export = |name: &str| {
         format!(
             "[exports.{name}]\nvolume = 'nbd+unix:///?socket={name}'\ntype = 'plain'\n\
-             cipher = 'aes-xts-plain64'\nkey_size = 512\nkey_file = 'key'\nopen = 'first-use'\nidle_close = 1\n"
+             cipher = 'aes-xts-plain64'\nkey_size = 512\nkey_file = 'key'\n\
+             open = 'first-use'\nidle_close = 1\n"
         )
     };
     lab.write("key", [7; 64]);

@@ -94,6 +94,12 @@ pub const BUILTIN: &[Builtin] = &[
         fits: Some(include_str!("../../../experiments/cloudflare-2020.fits.toml")),
     },
     Builtin {
+        name: "ceph-2026",
+        group: Group::Ours,
+        text: include_str!("../../../experiments/ceph-2026.toml"),
+        fits: Some(include_str!("../../../experiments/ceph-2026.fits.toml")),
+    },
+    Builtin {
         name: "elevators-2026",
         group: Group::Ours,
         text: include_str!("../../../experiments/elevators-2026.toml"),

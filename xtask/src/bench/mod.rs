@@ -2,6 +2,7 @@
 //! figure without a comparison says nothing.
 
 mod budget;
+mod cluster;
 mod cores;
 mod elevators;
 mod engine;
@@ -44,6 +45,9 @@ enum Benchmark {
     /// Images of a Ceph cluster on this machine: blockyard with encryption beside fio's engine
     /// without.
     Rbd(rbd::Args),
+    /// Many volumes of one server on Ceph clusters of one OSD and of several, with one copy and
+    /// more.
+    Cluster(cluster::Args),
     /// Three clients on one encrypted disk under every elevator and under the kernel's schedulers.
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
@@ -89,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Benchmark::Vhost(args) => vhost::run(args),
         Benchmark::Fuse(args) => fuse::run(args),
         Benchmark::Rbd(args) => rbd::run(args),
+        Benchmark::Cluster(args) => cluster::run(args),
         Benchmark::Elevators(args) => elevators::run(args),
         Benchmark::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         Benchmark::Engine(args) => engine::run(args),
@@ -113,6 +118,7 @@ fn smoke() -> Result<()> {
     vhost::run(&vhost::Args::smoke())?;
     fuse::run(&fuse::Args::smoke())?;
     rbd::run(&rbd::Args::smoke())?;
+    cluster::run(&cluster::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;

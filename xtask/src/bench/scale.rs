@@ -198,21 +198,33 @@ pub(crate) fn volume(lab: &Lab, image: &Path, data_bytes: u64) -> Result<()> {
 
 /// A server of these images.
 pub(crate) struct Server {
-    process: Watched,
+    pub(crate) process: Watched,
     child: Child,
     socket: PathBuf,
-    opened: Duration,
+    /// Time from the start to the socket.
+    pub(crate) opened: Duration,
 }
 
 impl Server {
     pub(crate) fn start(lab: &Lab, images: &[(&str, &PathBuf)], option: &str) -> Result<Server> {
+        let named = images.iter().map(|(name, image)| (*name, image.display().to_string()));
+        let volumes: Vec<(&str, String)> = named.collect();
+        Server::of_volumes(lab, &volumes, option)
+    }
+
+    /// A server of volumes by name.
+    pub(crate) fn of_volumes(
+        lab: &Lab,
+        volumes: &[(&str, String)],
+        option: &str,
+    ) -> Result<Server> {
         let socket = lab.path("scale.sock");
         let _ = fs::remove_file(&socket);
         let config = lab.path("scale.toml");
         let pass = lab.pass();
         let mut text = String::new();
-        for (name, image) in images {
-            text += &format!("[exports.\"{name}\"]\nvolume = {image:?}\nkey_file = {pass:?}\n");
+        for (name, volume) in volumes {
+            text += &format!("[exports.\"{name}\"]\nvolume = {volume:?}\nkey_file = {pass:?}\n");
         }
         fs::write(&config, text)?;
         lab.give(&config)?;

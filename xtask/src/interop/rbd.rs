@@ -583,7 +583,8 @@ fn osd_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     let (server, mut load) = loaded(lab, cluster, "osd")?;
     cluster.kill("osd.0")?;
     cluster.launch("osd.0")?;
-    cluster.await_osd()?;
+    cluster.await_osds()?;
+    cluster.await_pool()?;
     let status = load.wait()?;
     ensure!(status.success(), "fio: {status}; {}", server.log());
     server.stop()?;
@@ -599,7 +600,8 @@ fn monitor_dies(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     });
     ensure!(goes_on, "no I/O without a monitor: {}", server.log());
     cluster.launch("mon.a")?;
-    cluster.await_osd()?;
+    cluster.await_osds()?;
+    cluster.await_pool()?;
     let status = load.wait()?;
     ensure!(status.success(), "fio: {status}; {}", server.log());
     server.stop()?;
@@ -649,7 +651,8 @@ fn away(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
         // On a busy machine the OSD sometimes answers no program after the pause.
         cluster.kill("osd.0")?;
         cluster.launch("osd.0")?;
-        cluster.await_osd()?;
+        cluster.await_osds()?;
+        cluster.await_pool()?;
         again = is_back();
     }
     ensure!(again, "the data does not come back within 30 s: {}", server.log());

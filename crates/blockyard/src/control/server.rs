@@ -356,7 +356,7 @@ mod tests {
         let volume = Volume::of_fixed_size(volume, "it is in memory");
         let throttle = Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
         let named = ("a".to_owned(), Arc::clone(volume.shared()), throttle);
-        let devices = Devices::new(&[named], 1, InUse::default());
+        let devices = Devices::new(Build::default(), &[named], 1, InUse::default());
         drop(volume);
         let answering = devices.find("a").unwrap_or_else(|error| panic!("{}", error.problem));
         // A change of other exports gives it a new value.

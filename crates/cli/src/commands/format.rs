@@ -151,7 +151,7 @@ impl FormatArgs {
         for place in std::iter::once(&self.volume).chain(header) {
             if is_same_file(key_file, place) {
                 let text = format!(
-                    "{} is the key file too, and formatting would destroy it; name another key file",
+                    "{} is the key file too, and formatting would destroy it; name another one",
                     place.display()
                 );
                 return Err(Failure::busy(text));

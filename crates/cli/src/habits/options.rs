@@ -113,37 +113,38 @@ pub(super) const ANSWERS: &[(&[&str], &str)] = &[
 ];
 
 /// Options of cryptsetup without a value.
-pub(super) const SWITCHES: &str = "-v --verbose --debug --debug-json -y --verify-passphrase -q --batch-mode \
-    -r --readonly --allow-discards --persistent --test-passphrase --use-random --use-urandom \
-    --shared --serialize-memory-hard-pbkdf --force-password --dump-volume-key --dump-master-key \
-    --dump-json-metadata --tcrypt-hidden --tcrypt-system --tcrypt-backup --veracrypt \
-    --disable-veracrypt --veracrypt-query-pim --token-only --token-replace --unbound \
-    --iv-large-sectors --disable-keyring --disable-locks --disable-blkid \
-    --disable-external-tokens --deferred --cancel-deferred --refresh --perf-same_cpu_crypt \
-    --perf-submit_from_crypt_cpus --perf-no_read_workqueue --perf-no_write_workqueue \
-    --perf-high_priority --integrity-no-journal --integrity-no-wipe --integrity-legacy-padding \
-    --progress-json --hw-opal --hw-opal-only --hw-opal-factory-reset -N --new --encrypt --decrypt \
-    --init-only --resume-only --keep-key --force-offline-reencrypt --write-log --use-fsync \
-    --use-directio --usage";
+pub(super) const SWITCHES: &str = "-v --verbose --debug --debug-json -y --verify-passphrase \
+    -q --batch-mode -r --readonly --allow-discards --persistent --test-passphrase \
+    --use-random --use-urandom --shared --serialize-memory-hard-pbkdf --force-password \
+    --dump-volume-key --dump-master-key --dump-json-metadata --tcrypt-hidden --tcrypt-system \
+    --tcrypt-backup --veracrypt --disable-veracrypt --veracrypt-query-pim --token-only \
+    --token-replace --unbound --iv-large-sectors --disable-keyring --disable-locks \
+    --disable-blkid --disable-external-tokens --deferred --cancel-deferred --refresh \
+    --perf-same_cpu_crypt --perf-submit_from_crypt_cpus --perf-no_read_workqueue \
+    --perf-no_write_workqueue --perf-high_priority --integrity-no-journal --integrity-no-wipe \
+    --integrity-legacy-padding --progress-json --hw-opal --hw-opal-only \
+    --hw-opal-factory-reset -N --new --encrypt --decrypt --init-only --resume-only --keep-key \
+    --force-offline-reencrypt --write-log --use-fsync --use-directio --usage";
 
 /// Options of cryptsetup with a value.
-pub(super) const VALUED: &str = "--active-name --align-payload --block-size --cipher --device-size \
-    --external-tokens-path --hash --header --header-backup-file --hotzone-size --integrity --iter-time \
-    --json-file --key-description --key-file --key-size --key-slot --keyfile-offset --keyfile-size \
-    --keyslot-cipher --keyslot-key-size --label --luks2-keyslots-size --luks2-metadata-size \
-    --master-key-file --new-key-slot --new-keyfile --new-keyfile-offset --new-keyfile-size \
-    --new-token-id --offset --pbkdf --pbkdf-force-iterations --pbkdf-memory --pbkdf-parallel \
-    --priority --progress-frequency --reduce-device-size --resilience --resilience-hash \
-    --sector-size --size --skip --subsystem --timeout --token-id --token-type --tries --type --uuid \
-    --veracrypt-pim --volume-key-file -B -I -M -S -T -b -c -d -h -i -l -o -p -s -t -u";
+pub(super) const VALUED: &str = "--active-name --align-payload --block-size --cipher \
+    --device-size --external-tokens-path --hash --header --header-backup-file --hotzone-size \
+    --integrity --iter-time --json-file --key-description --key-file --key-size --key-slot \
+    --keyfile-offset --keyfile-size --keyslot-cipher --keyslot-key-size --label \
+    --luks2-keyslots-size --luks2-metadata-size --master-key-file --new-key-slot \
+    --new-keyfile --new-keyfile-offset --new-keyfile-size --new-token-id --offset --pbkdf \
+    --pbkdf-force-iterations --pbkdf-memory --pbkdf-parallel --priority --progress-frequency \
+    --reduce-device-size --resilience --resilience-hash --sector-size --size --skip \
+    --subsystem --timeout --token-id --token-type --tries --type --uuid --veracrypt-pim \
+    --volume-key-file -B -I -M -S -T -b -c -d -h -i -l -o -p -s -t -u";
 
 /// Options of cryptsetup that change neither keys nor data nor who may write: a line without them
 /// does what was asked for.
-const HARMLESS: &str = "-v --verbose --debug --debug-json -T --tries -t --timeout --use-random \
-    --use-urandom --force-password --serialize-memory-hard-pbkdf --disable-keyring --disable-locks \
-    --disable-external-tokens --perf-same_cpu_crypt --perf-submit_from_crypt_cpus \
-    --perf-no_read_workqueue --perf-no_write_workqueue --perf-high_priority --progress-frequency \
-    --progress-json -y --verify-passphrase";
+const HARMLESS: &str = "-v --verbose --debug --debug-json -T --tries -t --timeout \
+    --use-random --use-urandom --force-password --serialize-memory-hard-pbkdf \
+    --disable-keyring --disable-locks --disable-external-tokens --perf-same_cpu_crypt \
+    --perf-submit_from_crypt_cpus --perf-no_read_workqueue --perf-no_write_workqueue \
+    --perf-high_priority --progress-frequency --progress-json -y --verify-passphrase";
 
 pub(super) fn is_harmless(option: &str) -> bool {
     HARMLESS.split_whitespace().any(|harmless| harmless == option)
@@ -201,8 +202,8 @@ pub(super) fn spelling(option: &str) -> &str {
 /// Words of the user: positional arguments, and options each with its value.
 pub(super) type Words<'a> = (Vec<&'a str>, Vec<Vec<&'a str>>);
 
-/// Parts the words as cryptsetup does. `None` if a word is unknown or several letters stand behind one
-/// dash: then it is not certain which word is the device.
+/// Parts the words as cryptsetup does. `None` if a word is unknown or several letters stand behind
+/// one dash: then it is not certain which word is the device.
 pub(super) fn separated(words: &[String]) -> Option<Words<'_>> {
     let is_in = |list: &str, word: &str| list.split_whitespace().any(|one| one == word);
     let mut positionals = Vec::new();

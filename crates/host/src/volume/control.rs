@@ -168,8 +168,8 @@ impl Volume {
         !is_suspended && self.parts.durability.loss().is_none()
     }
 
-    /// Begins the close of a volume that [may be closed](Self::may_be_closed): from now on a suspend
-    /// is refused. Returns false if a suspend was first.
+    /// Begins the close of a volume that [may be closed](Self::may_be_closed): from now on a
+    /// suspend is refused. Returns false if a suspend was first.
     pub(crate) fn begin_close(&self) -> bool {
         self.parts.gate.as_ref().is_none_or(|gate| gate.stay_open())
     }

@@ -8,6 +8,7 @@
 //! change the tree first; the changed tree is then read as a world.
 
 pub(crate) mod claim;
+mod cluster;
 mod crypt;
 mod ensemble;
 pub(crate) mod fit;

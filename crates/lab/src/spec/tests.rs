@@ -288,14 +288,15 @@ fn ratio_that_is_accepted_needs_two_rows_that_may_be_fitted() {
 
 const GUIDE: &str = include_str!("../../../../docs/lab.md");
 
+const CELL: &str = "\"a/fsync/fsync_max\"";
+
 /// The keys of every table, from the error about an unknown key.
 fn every_key() -> BTreeSet<String> {
     let head = "name = \"a\"\ntitle = \"a\"\n";
     let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
     let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
-    let cell = "\"a/fsync/fsync_max\"";
     let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
-    let measure = format!("measure = [{{ value = {cell}, max = 1");
+    let measure = format!("measure = [{{ value = {CELL}, max = 1");
     let mut keys = BTreeSet::new();
     for (world, judged) in [
         ("x = 1\n", ""),
@@ -310,6 +311,7 @@ fn every_key() -> BTreeSet<String> {
         ("[limit]\nx = 1\n", ""),
         ("[device]\nx = 1\n", ""),
         ("[device]\nkind = \"flash\"\nx = 1\n", ""),
+        ("[device]\nkind = \"cluster\"\nx = 1\n", ""),
         ("[device]\nkind = \"memory\"\nx = 1\n", ""),
         ("[device]\nkind = \"null\"\nx = 1\n", ""),
         ("[device]\nkind = \"null\"\n[stack]\nx = 1\n", ""),
@@ -330,16 +332,16 @@ fn every_key() -> BTreeSet<String> {
         ("[published.b]\nx = 1\n[variants.b]\n", ""),
         ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
         ("", &format!("{claim}{measure}, x = 1 }}]\n")),
-        ("", &format!("{claim}{measure}, where = {{ value = {cell}, max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{claim}{measure}, where = {{ value = {CELL}, max = 1, x = 1 }} }}]\n")),
         ("", &format!("{claim}{measure}, cell = {{ max = 1, x = 1 }} }}]\n")),
-        ("", &format!("{claim}measure = [{{ value = {{ largest = {cell}, x = 1 }} }}]\n")),
+        ("", &format!("{claim}measure = [{{ value = {{ largest = {CELL}, x = 1 }} }}]\n")),
         ("", &format!("{claim}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
         ("", "[fits.f]\nvariants = [\"a\"]\nbox = [{ x = 1, path = \"a\", low = 1, high = 2 }]\n"),
         (
             "",
             &format!(
                 "[fits.f]\nvariants = [\"a\"]\n\
-                 accept = [{{ x = 1, row = {cell}, error_max = 1 }}]\n"
+                 accept = [{{ x = 1, row = {CELL}, error_max = 1 }}]\n"
             ),
         ),
         (
@@ -347,7 +349,7 @@ fn every_key() -> BTreeSet<String> {
             &format!(
                 "[fits.f]\nvariants = [\"a\"]\nx = 1\n\
                  box = [{{ path = \"device.rpm\", low = 7000, high = 7200 }}]\n\
-                 accept = [{{ row = {cell}, error_max = 1 }}]\n"
+                 accept = [{{ row = {CELL}, error_max = 1 }}]\n"
             ),
         ),
     ] {

@@ -25,7 +25,7 @@ use blockyard_sim::world::{
 };
 
 use super::section::Section;
-use super::{crypt, null};
+use super::{cluster, crypt, null};
 use crate::Error;
 
 /// A second in nanoseconds: the limit of costs and delays.
@@ -297,6 +297,7 @@ fn limits(root: &mut Section<'_>, device: &DeviceConfig) -> Result<throttle::Lim
 enum DeviceKind {
     Disk,
     Flash,
+    Cluster,
     Memory,
     Null,
 }
@@ -306,12 +307,14 @@ fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Err
     let kinds = [
         ("disk", DeviceKind::Disk),
         ("flash", DeviceKind::Flash),
+        ("cluster", DeviceKind::Cluster),
         ("memory", DeviceKind::Memory),
         ("null", DeviceKind::Null),
     ];
     let device = match section.choice("kind", &kinds)? {
         DeviceKind::Disk => DeviceConfig::Disk(disk(&mut section)?),
         DeviceKind::Flash => DeviceConfig::Flash(flash(&mut section)?),
+        DeviceKind::Cluster => DeviceConfig::Cluster(cluster::read(&mut section)?),
         DeviceKind::Memory => DeviceConfig::Memory(RamConfig {
             sectors: sectors(&mut section)?,
             command: ns(&mut section, "command_ns", 0)?,
@@ -331,6 +334,7 @@ fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Err
 fn interrupts(section: &mut Section<'_>, device: &DeviceConfig) -> Result<InterruptConfig, Error> {
     let usual = match device {
         DeviceConfig::Flash(flash) if flash.blocks.is_none() => 1024,
+        DeviceConfig::Cluster(_) => 1024,
         _ => 1,
     };
     if matches!(device, DeviceConfig::Memory(_) | DeviceConfig::Null(_)) {
@@ -436,7 +440,7 @@ fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
     })
 }
 
-fn sectors(section: &mut Section<'_>) -> Result<u64, Error> {
+pub(super) fn sectors(section: &mut Section<'_>) -> Result<u64, Error> {
     let largest = SECTORS_MAX / MIB_SECTORS;
     Ok(section.number("size_mib", 1..=largest, 64 << 10)? * MIB_SECTORS)
 }
@@ -445,7 +449,7 @@ pub(super) fn ns(section: &mut Section<'_>, key: &'static str, usual: u64) -> Re
     Ok(Nanos(section.number(key, 0..=SECOND_NS, usual)?))
 }
 
-fn us(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Error> {
+pub(super) fn us(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Error> {
     Ok(Nanos(section.number(key, 0..=SECOND_NS / 1000, usual)? * 1000))
 }
 
@@ -458,6 +462,7 @@ fn device_depth(device: &DeviceConfig) -> u32 {
     match device {
         DeviceConfig::Disk(disk) => disk.queue_depth,
         DeviceConfig::Flash(flash) => flash.queue_depth,
+        DeviceConfig::Cluster(cluster) => cluster.queue_depth,
         // Memory has no tags.
         DeviceConfig::Memory(_) => 1024,
         DeviceConfig::Null(null) => null.hw_queue_depth,

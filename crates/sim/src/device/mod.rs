@@ -3,6 +3,7 @@
 //! A device tells the time of its next event ([`Device::next_event`]); the world then calls
 //! [`Device::advance`] and collects the ended commands. Devices move no bytes.
 
+pub mod cluster;
 pub mod disk;
 pub mod flash;
 pub mod memory;

@@ -13,6 +13,7 @@ use blockyard_engine::time::Nanos;
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
 use crate::device::Device;
+use crate::device::cluster::{Cluster, ClusterConfig};
 use crate::device::disk::{Disk, DiskConfig};
 use crate::device::flash::{Flash, FlashConfig};
 use crate::device::memory::{Memory, MemoryConfig};
@@ -104,6 +105,8 @@ pub enum DeviceConfig {
     Disk(DiskConfig),
     /// SD card or SSD.
     Flash(FlashConfig),
+    /// Replicated object storage.
+    Cluster(ClusterConfig),
     /// RAM disk (`brd`).
     Memory(RamConfig),
     /// Null device with the queues and completions of null_blk.
@@ -138,6 +141,7 @@ impl DeviceConfig {
         match self {
             Self::Disk(config) => config.geometry.sectors(),
             Self::Flash(config) => config.sectors,
+            Self::Cluster(config) => config.sectors,
             Self::Memory(config) => config.sectors,
             Self::Null(config) => config.sectors,
         }
@@ -149,6 +153,7 @@ impl DeviceConfig {
         match self {
             Self::Disk(config) => Box::new(Disk::new(config.clone())),
             Self::Flash(config) => Box::new(Flash::new(*config)),
+            Self::Cluster(config) => Box::new(Cluster::new(*config)),
             // CPUs do their work; the device behind the queue is unused.
             Self::Memory(RamConfig { sectors, .. }) | Self::Null(NullConfig { sectors, .. }) => {
                 let command = Nanos(0);

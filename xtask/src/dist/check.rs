@@ -1,0 +1,119 @@
+//! Checks of the packages: equal bytes when made twice, an installation in a bare root that leaves
+//! nothing behind, and a run of the image.
+
+use crate::lab::Lab;
+use crate::tools::{self, tool};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Work of a user on the bare system, between the installation and the removal.
+const USE: &str = r#"
+set -eu
+cd /root
+umask 077
+printf 'open sesame' >key
+blockyard -V
+cheap="--pbkdf-force-iterations 4 --pbkdf-memory 32"
+blockyard format disk --size 64M --key-file key --batch-mode $cheap
+mke2fs -q -t ext4 -E root_owner=0:0 plain 32M
+debugfs -w -R "write /etc/hostname name" plain 2>/dev/null
+blockyard load plain disk --key-file key
+test "$(blockyard cat disk:/name --key-file key)" = "$(cat /etc/hostname)"
+blockyard serve disk --key-file key --socket socket --run 'blockyard info "$uri"' >served
+grep -q disk served
+mkdir files
+blockyard mount disk files --key-file key
+cmp files/name /etc/hostname
+blockyard umount files
+"#;
+
+/// Both lists of files have equal bytes.
+pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
+    for (one, other) in first.iter().zip(second) {
+        let equal = fs::read(one)? == fs::read(other)?;
+        ensure!(equal, "{} differs when it is made again", one.display());
+    }
+    println!("the packages have equal bytes when they are made again");
+    Ok(())
+}
+
+/// Installs, uses and removes the Debian package, looks into the RPM, and runs the image.
+pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
+    let [deb, rpm, oci, _] = files else { anyhow::bail!("a package is missing") };
+    let lab = Lab::new()?;
+    debian(&lab, deb)?;
+    let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
+    for file in ["/usr/bin/blockyard", "/usr/share/man/man1/blockyard.1.gz"] {
+        ensure!(list.lines().any(|line| line == file), "{file} is not in the RPM");
+    }
+    image(&lab, oci)
+}
+
+fn debian(lab: &Lab, deb: &Path) -> Result<()> {
+    let root = lab.disk().join("bare");
+    let mut make = tool("mmdebstrap");
+    make.args(["--quiet", "--variant=essential", "--include=e2fsprogs,fuse3,fuse2fs,mount"]);
+    tools::run(make.arg("bookworm").arg(&root))?;
+    fs::copy(deb, root.join("blockyard.deb"))?;
+    let before = state(&root)?;
+    inside(&root, "dpkg -i /blockyard.deb")?;
+    inside(&root, USE)?;
+    inside(&root, "dpkg --purge blockyard && rm -r /root && mkdir -m 700 /root")?;
+    let after = state(&root)?;
+    let left: Vec<&str> = after.lines().filter(|line| !before.contains(*line)).collect();
+    ensure!(left.is_empty(), "the removal leaves: {left:?}");
+    println!("the Debian package works in a bare root, and leaves nothing behind");
+    Ok(())
+}
+
+/// All files of a root, without those that dpkg itself writes.
+fn state(root: &Path) -> Result<String> {
+    let mut find = tool("find");
+    find.arg(root).args(["-mindepth", "1", "-printf", "/%P %y %m\n"]);
+    let all = tools::read(&mut find)?;
+    let is_dpkgs = |line: &&str| {
+        ["/var/lib/dpkg/", "/var/log/", "/root/", "/proc/", "/dev/"]
+            .iter()
+            .any(|folder| line.starts_with(folder))
+    };
+    let mut lines: Vec<&str> = all.lines().filter(|line| !is_dpkgs(line)).collect();
+    lines.sort_unstable();
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Runs a script in a root with the devices and processes of this system.
+fn inside(root: &Path, script: &str) -> Result<String> {
+    let mut unshare = tool("unshare");
+    unshare.args(["--mount", "--pid", "--fork", "sh", "-euc"]);
+    unshare.arg(
+        "mount --rbind /dev \"$1/dev\"; mount -t proc proc \"$1/proc\"; \
+         exec chroot \"$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root sh -c \"$2\"",
+    );
+    tools::read(unshare.arg("sh").arg(root).arg(script))
+}
+
+/// Unpacks the only layer of the image, and runs its program there.
+fn image(lab: &Lab, oci: &Path) -> Result<()> {
+    let work = lab.disk().join("image");
+    let root = work.join("root");
+    fs::create_dir_all(&root)?;
+    let mut said = tool("skopeo");
+    let config = tools::read(
+        said.args(["inspect", "--config"]).arg(format!("oci-archive:{}", oci.display())),
+    )?;
+    ensure!(config.contains("/usr/bin/blockyard"), "the image has no program: {config}");
+    let mut copy = tool("skopeo");
+    copy.args(["--insecure-policy", "copy", "--quiet"]);
+    copy.arg(format!("oci-archive:{}", oci.display()));
+    tools::run(copy.arg(format!("dir:{}", work.join("dir").display())))?;
+    let manifest = fs::read(work.join("dir/manifest.json"))?;
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest)?;
+    let digest = manifest["layers"][0]["digest"].as_str().context("the image has no layer")?;
+    let layer = work.join("dir").join(digest.trim_start_matches("sha256:"));
+    tools::run(tool("tar").arg("-C").arg(&root).arg("-xzf").arg(layer))?;
+    let mut run = tool("chroot");
+    let version = tools::read(run.arg(&root).args(["/usr/bin/blockyard", "-V"]))?;
+    println!("the image runs: {}", version.trim());
+    Ok(())
+}

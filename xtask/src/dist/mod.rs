@@ -1,0 +1,146 @@
+//! `cargo x dist`: the release as it is shipped, in `target/dist`.
+//!
+//! The program has no symbols; they are in `blockyard.debug` beside it, and backtraces and
+//! debuggers find that file by its name. The packages for Debian and for RPM systems and the image
+//! for containers have that program. Their bytes depend on the program and the commit only.
+
+mod check;
+mod deb;
+mod oci;
+mod rpm;
+mod sbom;
+mod tree;
+
+use crate::{lab, tools};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Size limit of the program. It has about 10 MB; with symbols, five times that.
+const SIZE_MAX_BYTES: u64 = 16 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only the program and its symbols.
+    #[arg(long)]
+    program: bool,
+    /// Then make the packages once more and compare them, install and remove the Debian package in
+    /// a bare root, and run the image.
+    #[arg(long, conflicts_with = "program")]
+    check: bool,
+}
+
+/// What all packages say.
+struct Release {
+    version: String,
+    /// Time of the commit in seconds since 1970: the time of all files.
+    time_s: u64,
+    folder: PathBuf,
+    /// The program without symbols.
+    program: PathBuf,
+}
+
+const SUMMARY: &str = "Encrypted disks without root and without a kernel module";
+const ABOUT: &str = "\
+Blockyard opens LUKS, plain dm-crypt, VeraCrypt, TrueCrypt and BitLocker volumes. It serves them as
+disks for QEMU, the kernel and NBD programs, mounts them, and copies files out of them.";
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = lab::target().join("dist");
+    fs::create_dir_all(&folder)?;
+    let program = program(&folder)?;
+    if args.program {
+        return Ok(());
+    }
+    let release = Release { version: version()?, time_s: time_s()?, folder, program };
+    let files = packages(&release)?;
+    sums(&release.folder, &files)?;
+    if args.check {
+        let again = release.folder.join("again");
+        fs::create_dir_all(&again)?;
+        let second = packages(&Release { folder: again.clone(), ..release })?;
+        check::are_equal(&files, &second)?;
+        fs::remove_dir_all(&again)?;
+        check::installs(&files)?;
+    }
+    Ok(())
+}
+
+/// Makes all packages; returns their files.
+fn packages(release: &Release) -> Result<Vec<PathBuf>> {
+    let root = tree::stage(release)?;
+    let files = vec![
+        deb::make(release, &root)?,
+        rpm::make(release, &root)?,
+        oci::make(release)?,
+        sbom::make(release)?,
+    ];
+    fs::remove_dir_all(&root)?;
+    for file in &files {
+        let len_bytes = fs::metadata(file)?.len();
+        println!("{}: {:.1} MB", file.display(), len_bytes as f64 / 1e6);
+    }
+    Ok(files)
+}
+
+/// Builds the program, and parts it from its symbols.
+fn program(dist: &Path) -> Result<PathBuf> {
+    let built = lab::build()?;
+    let program = dist.join("blockyard");
+    let symbols = dist.join("blockyard.debug");
+    tools::need("objcopy")?;
+    tools::run(Command::new("objcopy").arg("--only-keep-debug").args([&built, &symbols]))?;
+    // The link holds the name of the file without its folder.
+    let mut strip = Command::new("objcopy");
+    strip.current_dir(dist).args(["--strip-all", "--add-gnu-debuglink=blockyard.debug"]);
+    tools::run(strip.args([&built, &program]))?;
+    let len_bytes = fs::metadata(&program)?.len();
+    ensure!(len_bytes <= SIZE_MAX_BYTES, "the program has {len_bytes} bytes");
+    find_symbols(&program, &symbols)?;
+    let version = tools::read(Command::new(&program).arg("-V"))?;
+    println!("{}: {}, {:.1} MB", program.display(), version.trim(), len_bytes as f64 / 1e6);
+    println!("{}: its symbols", symbols.display());
+    Ok(program)
+}
+
+/// The version in the workspace's manifest.
+fn version() -> Result<String> {
+    let manifest = fs::read_to_string(tools::root().join("Cargo.toml"))?;
+    let line = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
+    let version = line.and_then(|rest| rest.split('"').next());
+    Ok(version.context("Cargo.toml has no version")?.to_owned())
+}
+
+/// `SOURCE_DATE_EPOCH`, or the time of the commit.
+fn time_s() -> Result<u64> {
+    if let Ok(given) = std::env::var("SOURCE_DATE_EPOCH") {
+        return given.parse().context("SOURCE_DATE_EPOCH is no number of seconds");
+    }
+    let mut git = Command::new("git");
+    git.current_dir(tools::root()).args(["log", "-1", "--format=%ct"]);
+    tools::read(&mut git)?.trim().parse().context("the time of the commit")
+}
+
+/// Writes the checksums of all files.
+fn sums(folder: &Path, files: &[PathBuf]) -> Result<()> {
+    let mut names: Vec<&std::ffi::OsStr> =
+        files.iter().filter_map(|file| file.file_name()).collect();
+    names.extend(["blockyard", "blockyard.debug"].map(std::ffi::OsStr::new));
+    let mut sum = tools::tool("sha256sum");
+    let text = tools::read(sum.current_dir(folder).args(names))?;
+    fs::write(folder.join("SHA256SUMS"), text)?;
+    println!("{}: their checksums", folder.join("SHA256SUMS").display());
+    Ok(())
+}
+
+/// The line of a function must be found from the program, although only the other file has it.
+fn find_symbols(program: &Path, symbols: &Path) -> Result<()> {
+    let names = tools::read(Command::new("nm").arg("--demangle").arg(symbols))?;
+    let address = names.lines().find_map(|line| line.split_once(" t blockyard::"));
+    let (address, _) = address.context("no function of ours among the symbols")?;
+    let mut find = Command::new("addr2line");
+    let line = tools::read(find.arg("--exe").arg(program).arg(address))?;
+    ensure!(line.contains(".rs:"), "the symbols are not found beside the program: {line}");
+    Ok(())
+}
