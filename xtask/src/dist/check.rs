@@ -71,13 +71,14 @@ fn debian(lab: &Lab, deb: &Path) -> Result<()> {
     Ok(())
 }
 
-/// All files of a root, without those that dpkg itself writes.
+/// All files of a root, without those that dpkg itself writes, and without `/run`, which is empty
+/// after a start of the system.
 fn state(root: &Path) -> Result<String> {
     let mut find = tool("find");
     find.arg(root).args(["-mindepth", "1", "-printf", "/%P %y %m\n"]);
     let all = tools::read(&mut find)?;
     let is_dpkgs = |line: &&str| {
-        ["/var/lib/dpkg/", "/var/log/", "/root/", "/proc/", "/dev/"]
+        ["/var/lib/dpkg/", "/var/log/", "/root/", "/proc/", "/dev/", "/run/"]
             .iter()
             .any(|folder| line.starts_with(folder))
     };
