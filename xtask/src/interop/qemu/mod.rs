@@ -27,7 +27,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Time limit of a state that a guest or a server reaches.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Looks of QEMU at the dirty memory after which all memory has been copied.
 const COPIES: u64 = 3;
