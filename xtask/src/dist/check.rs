@@ -46,7 +46,11 @@ pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
     let lab = Lab::new()?;
     debian(&lab, deb)?;
     let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
-    for file in ["/usr/bin/blockyard", "/usr/share/man/man1/blockyard.1.gz"] {
+    for file in [
+        "/usr/bin/blockyard",
+        "/usr/share/man/man1/blockyard.1.gz",
+        "/usr/share/zsh/site-functions/_blockyard",
+    ] {
         ensure!(list.lines().any(|line| line == file), "{file} is not in the RPM");
     }
     image(&lab, oci)

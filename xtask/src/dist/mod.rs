@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Size limit of the program. It has about 10 MB; with symbols, five times that.
+/// Size limit of the program. It has 16.3 MB; with symbols, five times that.
 const SIZE_MAX_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// What all packages say.
+/// Facts that stand in every package.
 struct Release {
     version: String,
     /// Time of the commit in seconds since 1970: the time of all files.

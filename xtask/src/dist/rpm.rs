@@ -6,6 +6,10 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Folders of zsh's completions.
+const DEBIAN_ZSH: &str = "/usr/share/zsh/vendor-completions";
+const RPM_ZSH: &str = "/usr/share/zsh/site-functions";
+
 pub(super) fn make(release: &Release, root: &Path) -> Result<PathBuf> {
     let work = release.folder.join("rpmbuild");
     fs::create_dir_all(&work)?;
@@ -41,11 +45,12 @@ fn text(release: &Release, root: &Path) -> Result<String> {
         "Name: blockyard\nVersion: {}\nRelease: 1\nSummary: {SUMMARY}\n\
          License: MIT OR Apache-2.0\nBuildArch: x86_64\nRecommends: fuse3\n\
          %description\n{ABOUT}\n%install\ncp -a {}/. %{{buildroot}}/\n\
+         mv %{{buildroot}}{DEBIAN_ZSH} %{{buildroot}}{RPM_ZSH}\n\
          %post\n[ ! -d /run/systemd/system ] || systemctl daemon-reload || :\n\
          %postun\n[ ! -d /run/systemd/system ] || systemctl daemon-reload || :\n\
          %files\n%defattr(-,root,root)\n{}\n",
         release.version,
         root.display(),
-        files.join("\n")
+        files.join("\n").replace(DEBIAN_ZSH, RPM_ZSH)
     ))
 }
