@@ -112,7 +112,8 @@ fn lost(numbers: &Numbers) -> Result<String> {
     for osds in LARGE {
         for volumes in [256, 10240] {
             for (grid, recovery) in [
-                ("large", "none"),
+                ("large", "no loss"),
+                ("lost-only", "none"),
                 ("lost", "three objects at a time"),
                 ("gently", "one, pauses of 100 ms"),
             ] {
