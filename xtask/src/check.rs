@@ -9,6 +9,10 @@ use anyhow::Result;
 pub(crate) fn run() -> Result<()> {
     tools::show(tools::cargo().args(["fmt", "--all", "--check"]))?;
     test::format_outside()?;
+    // A new version of a crate has to be in the lock of the fuzz targets too.
+    let mut lock = tools::cargo();
+    lock.args(["metadata", "--quiet", "--locked", "--format-version", "1"]);
+    tools::run(lock.current_dir(tools::root().join("fuzz")))?;
     let mut clippy = tools::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked"]);
     tools::show(clippy.args(["--", "-D", "warnings"]))?;

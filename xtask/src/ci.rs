@@ -72,6 +72,8 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("elsewhere", Lane::Binary, "elsewhere"),
     ("recording", Lane::Binary, "recording"),
     ("dist", Lane::Binary, "dist --check"),
+    // Behind `dist`, whose image one of the pages runs.
+    ("recipes", Lane::Binary, "recipes"),
     // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
     // Its build is its own, so it may stand in either lane: in this one, both end at about the same
     // time.

@@ -30,6 +30,7 @@ mod nbd;
 mod numbers;
 mod powercut;
 mod process;
+mod recipes;
 mod recording;
 mod sim;
 mod test;
@@ -77,6 +78,8 @@ enum Command {
     Powercut(powercut::Args),
     /// Compare docs/ceph-scale.md with the experiment that its tables come from.
     CephScale(ceph_scale::Args),
+    /// Run the commands of the pages in docs/recipes, and compare what they print.
+    Recipes(recipes::Args),
     /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
     Choosing(choosing::Args),
     /// Compare the table in docs/lab.md of publications that the lab was not built for with its
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
         Command::CephScale(args) => ceph_scale::run(&args),
+        Command::Recipes(args) => recipes::run(&args),
         Command::Choosing(args) => choosing::run(&args),
         Command::Elsewhere(args) => elsewhere::run(&args),
         Command::Recording(args) => recording::run(&args),

@@ -316,6 +316,24 @@ fn format_over_something_needs_to_be_told() {
 }
 
 #[test]
+fn format_in_a_script_that_runs_again_keeps_the_volume() {
+    let lab = Lab::new();
+    lab.write("letters", noise(20 << 20, 8));
+    let mut words = vec!["format", "vol", "--size", "20M", "--skip-existing", "-d", "pass"];
+    words.extend(SMALL);
+    lab.ok(&words);
+    let first = lab.read("vol");
+    words[3] = "30M";
+    lab.ok(&words);
+    assert!(lab.read("vol") == first, "the volume was changed");
+    words[1] = "letters";
+    assert!(lab.refused(&words, 5).contains("letters holds data"));
+    assert!(lab.read("letters") == noise(20 << 20, 8));
+    words.push("--batch-mode");
+    assert!(lab.refused(&words, 1).contains("--skip-existing"));
+}
+
+#[test]
 fn format_that_fails_leaves_no_file() {
     let lab = Lab::new();
     let said = lab.refused(&["format", "tiny", "--size", "1M", "-d", "pass"], 4);

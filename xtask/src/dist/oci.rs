@@ -49,7 +49,9 @@ pub(super) fn make(release: &Release) -> Result<PathBuf> {
         "layers": [layer],
     });
     let mut manifest = blob(&blobs, manifest.to_string().as_bytes(), "manifest.v1+json")?;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": release.version });
+    // Podman names the loaded image so.
+    let name = format!("blockyard:{}", release.version);
+    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": name });
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
     fs::write(work.join("index.json"), index.to_string())?;
     fs::write(work.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;

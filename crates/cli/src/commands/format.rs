@@ -23,7 +23,7 @@ use crate::volume_spec::warn_of_lock;
 ///
 /// The defaults are aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and argon2id adjusted
 /// to about two seconds on this machine. cryptsetup and the kernel open the result.
-// 13 fields: one for each option of the command, and groups of shared options.
+// 14 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct FormatArgs {
@@ -45,6 +45,13 @@ pub(crate) struct FormatArgs {
     /// Do not ask before overwriting
     #[arg(short = 'q', long, visible_alias = "force")]
     batch_mode: bool,
+
+    /// If the file holds a LUKS2 volume already, succeed without a change
+    ///
+    /// For scripts that may run again. Its passphrase and its options are not compared with the
+    /// given ones. Other data is refused as usual.
+    #[arg(long, conflicts_with = "batch_mode")]
+    skip_existing: bool,
 
     /// Cipher of the data
     #[arg(short = 'c', long, default_value = "aes-xts-plain64")]
@@ -127,6 +134,10 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
         && let Some(content) = content(&unformatted)?
     {
         let place = unformatted.path().display();
+        if args.skip_existing && matches!(content, Content::Luks2) {
+            say(&format!("{place} holds a LUKS2 volume already; nothing is changed"));
+            return Ok(());
+        }
         let loss = loss(content);
         Terminal::confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }

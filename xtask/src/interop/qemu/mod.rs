@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Time limit of a state that a guest or a server reaches. The limit ends a guest that hangs, and is
-/// no measure of speed: an emulated guest with 14 checks takes 83 s alone, and 121 s and more beside
-/// the other lane of CI.
+/// Time limit of a state that a guest or a server reaches. The limit ends a guest that hangs, and
+/// is no measure of speed: an emulated guest with 14 checks takes 83 s alone, and 121 s and more
+/// beside the other lane of CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Looks of QEMU at the dirty memory after which all memory has been copied.
