@@ -400,7 +400,7 @@ mod tests {
         let path = dir.path().join("ends.ctl");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
-            for reply in [&b""[..], b"NBDMAGIC"] {
+            for reply in [&b""[..], b"NBDMAGIC", br#"{"execute":1}"#] {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.read_exact(&mut [0; 7]).unwrap();
                 stream.write_all(reply).unwrap();
@@ -409,6 +409,7 @@ mod tests {
         let control = Control::at(&path);
         assert!(matches!(control.reload().unwrap_err(), ControlError::NoReply { .. }));
         assert!(matches!(control.reload().unwrap_err(), ControlError::NoControlSocket { .. }));
+        assert!(matches!(control.forget("").unwrap_err(), ControlError::NoControlSocket { .. }));
         server.join().unwrap();
     }
 

@@ -54,8 +54,9 @@ struct Resumed {
     loss: Option<Loss>,
 }
 
-/// The reply to a request without a result.
+/// The reply to a request without a result. Another reply is not taken for it.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Done {}
 
 /// A refusal.
