@@ -61,23 +61,22 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("canaries", Lane::Crates, "sim --canaries"),
     ("ranges-canaries", Lane::Crates, "sim --ranges --canaries"),
     ("power-canaries", Lane::Crates, "powercut --canaries"),
+    // The release binary is there by now. In this lane, both end at about the same time.
+    ("choosing", Lane::Crates, "choosing"),
+    ("ceph-scale", Lane::Crates, "ceph-scale"),
+    ("elsewhere", Lane::Crates, "elsewhere"),
+    // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
+    ("fuzz", Lane::Crates, "fuzz --seconds 3 --seed 1"),
     ("powercut", Lane::Binary, "powercut"),
     ("corpus", Lane::Binary, "corpus"),
     // The formats of our own; the volumes of the corpus are `soak`'s.
     ("keys", Lane::Binary, "keys ours"),
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
-    ("choosing", Lane::Binary, "choosing"),
-    ("ceph-scale", Lane::Binary, "ceph-scale"),
-    ("elsewhere", Lane::Binary, "elsewhere"),
     ("recording", Lane::Binary, "recording"),
     ("dist", Lane::Binary, "dist --check"),
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
-    // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
-    // Its build is its own, so it may stand in either lane: in this one, both end at about the same
-    // time.
-    ("fuzz", Lane::Binary, "fuzz --seconds 3 --seed 1"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),
