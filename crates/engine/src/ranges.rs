@@ -30,6 +30,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Granularity of ranges: the largest sector of any volume.
@@ -69,6 +70,11 @@ impl Blocks {
         }
     }
 
+    /// The bytes of the blocks. Without an end if the blocks reach the end of every volume.
+    fn bytes(self) -> Range<u64> {
+        self.start() * BLOCK_BYTES..self.end().saturating_mul(BLOCK_BYTES)
+    }
+
     /// Whether the two have a block in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
@@ -87,11 +93,13 @@ struct Announced {
 
 impl Announced {
     fn overlaps(&self, blocks: Blocks) -> bool {
+        self.each().any(|announced| announced.overlaps(blocks))
+    }
+
+    fn each(&self) -> impl Iterator<Item = Blocks> {
         let used = self.used.load(Ordering::SeqCst);
-        self.slots[..used].iter().any(|slot| match slot.load(Ordering::SeqCst) {
-            0 => false,
-            word => Blocks(word).overlaps(blocks),
-        })
+        let words = self.slots[..used].iter().map(|slot| slot.load(Ordering::SeqCst));
+        words.filter(|word| *word != 0).map(Blocks)
     }
 }
 
@@ -266,6 +274,14 @@ impl Ranges {
             self.exclusives.fetch_sub(1, Ordering::SeqCst);
         }
         self.freed(entry.blocks);
+    }
+
+    /// The bytes that writes in flight may change, in whole blocks; waiting entries are included. A
+    /// write that is not here was announced later than this call began, or had ended before.
+    pub fn in_flight(&self) -> impl Iterator<Item = Range<u64>> {
+        let announced = self.shards.values().flat_map(|shard| shard.each());
+        let entered = self.entries.values().map(|entry| entry.blocks);
+        announced.chain(entered).map(Blocks::bytes)
     }
 
     /// Wakes entries that waited for these blocks, which are free now.

@@ -17,6 +17,7 @@ use blockyard_engine::throttle::Held;
 use blockyard_engine::time::Nanos;
 
 use crate::canary::{Canary, is_planted};
+use crate::dirty_bitmap::DirtyBitmap;
 use crate::durability::Durability;
 use crate::executor::{Buffers, Executor};
 use crate::gate::{Counts, Order, ShardGate};
@@ -63,7 +64,7 @@ impl HeldBios {
 }
 
 /// One shard with its executor.
-// 20 fields: each bio passes all of these parts.
+// 21 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
@@ -82,6 +83,8 @@ pub(crate) struct Driver {
     /// Records submissions and ends of bios.
     tracepoint: Tracepoint,
     durability: Arc<Durability>,
+    /// Blocks written since the last backup; `None` if they are not tracked.
+    dirty: Option<Arc<DirtyBitmap>>,
     /// Flushes and FUA writes in flight.
     stable: Vec<Stable>,
     sqes: Vec<Sqe>,
@@ -144,6 +147,7 @@ impl Driver {
             submitter,
             tracepoint: Tracepoint::new(&parts.switch),
             durability: Arc::clone(&parts.durability),
+            dirty: parts.dirty.clone(),
             stable: Vec::new(),
             sqes: Vec::new(),
             cqes: Vec::new(),
@@ -383,6 +387,11 @@ impl Driver {
     fn submit_now(&mut self, bio: Bio) {
         if let Some(status) = self.durability.refusal(bio.op) {
             return self.refuse(&bio, status);
+        }
+        if let Some(dirty) = &self.dirty
+            && matches!(bio.op, Op::Write | Op::Discard | Op::WriteZeroes)
+        {
+            dirty.mark(bio.sector.bytes(), bio.len.bytes());
         }
         if bio.op == Op::Flush || bio.fua || bio.preflush {
             let is_flush = bio.op == Op::Flush;

@@ -13,6 +13,7 @@ pub mod canary;
 mod completions;
 pub mod copy;
 mod device_thread;
+pub mod dirty_bitmap;
 mod disk;
 mod driver;
 pub mod durability;

@@ -127,6 +127,10 @@ kinds! {
     Limited = "limited", Notice;
     /// The key of a crypt line was set or wiped, or a target got a message.
     Message = "message", Notice;
+    /// A step of a backup.
+    Backup = "backup", Notice;
+    /// A dirty bitmap is lost: the whole volume counts as dirty.
+    BitmapLost = "bitmap-lost", Warning;
     /// The configuration was read again.
     Reloaded = "reloaded", Notice;
     /// The configuration was not applied.

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +76,11 @@ impl Claimant {
 impl VolumeRanges {
     pub(crate) fn new(with_reads: bool) -> Self {
         Self { state: Mutex::default(), with_reads }
+    }
+
+    /// Calls a function with the bytes of each write in flight ([`Ranges::in_flight`]).
+    pub(crate) fn each_in_flight(&self, call: impl FnMut(Range<u64>)) {
+        self.state().ranges.in_flight().for_each(call);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,6 +7,7 @@ use blockyard_engine::bio::{IoContext, Sector};
 
 use super::bounce::BounceBudget;
 use crate::backend::Backend;
+use crate::dirty_bitmap::DirtyBitmap;
 use crate::durability::Durability;
 use crate::gate::Gate;
 use crate::loaded_table::LoadedTable;
@@ -30,6 +31,8 @@ pub(crate) struct Parts {
     pub(crate) ranges: Option<Arc<VolumeRanges>>,
     /// `None` if shards receive no orders.
     pub(crate) gate: Option<Arc<Gate>>,
+    /// Blocks written since the last backup; `None` if they are not tracked.
+    pub(crate) dirty: Option<Arc<DirtyBitmap>>,
     /// Whether acknowledged writes can still be made stable.
     pub(crate) durability: Arc<Durability>,
     /// Whether a recording runs.

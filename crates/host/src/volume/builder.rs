@@ -21,6 +21,7 @@ use super::placement::Placement;
 use super::{Volume, VolumeOptions};
 use crate::Error;
 use crate::backend::{Backend, Device};
+use crate::dirty_bitmap::DirtyBitmap;
 use crate::driver::{BounceBudget, Parts};
 use crate::durability::Durability;
 use crate::file::{Access, BackingKind, DeviceFile};
@@ -77,7 +78,7 @@ impl Volume {
             let dev = DevId::mapped(builder.below.len() - 1);
             builder.extents = builder.extents_on(device, dev)?;
         }
-        Ok(builder.build())
+        builder.build()
     }
 
     /// The file itself or its part, without a cipher. Clients must align their buffers for direct
@@ -103,7 +104,7 @@ impl Volume {
         let dev = builder.add_device(file, &[])?;
         let target = Arc::new(Linear { area: DeviceArea { dev, start } });
         builder.extents.push(TableExtent::new(Sector(0), len, target));
-        Ok(builder.build())
+        builder.build()
     }
 
     /// The volume of a dm table ([`table::parse`]), with its devices opened.
@@ -115,7 +116,7 @@ impl Volume {
         let mut builder = Builder::new(options);
         builder.describe(&mappings, identity::digest(&mappings));
         builder.mappings(&mappings)?;
-        Ok(builder.build())
+        builder.build()
     }
 }
 
@@ -209,7 +210,7 @@ impl<'a> Builder<'a> {
         (is_controlled || has_control).then(|| Arc::new(Gate::new(is_controlled)))
     }
 
-    fn build(mut self) -> Volume {
+    fn build(mut self) -> Result<Volume, Error> {
         let read_only = self.read_only();
         let extents = std::mem::take(&mut self.extents);
         let table = Table::new(extents).over(std::mem::take(&mut self.below));
@@ -222,6 +223,8 @@ impl<'a> Builder<'a> {
         let can_discard = self.can_discard && !refuses_discards(&table) && !read_only;
         let keys = Keys::all_valid(self.backend.ciphers.len());
         let gate = self.gate(&table);
+        let ranges = (!read_only).then(|| Arc::new(VolumeRanges::new(self.tears_sectors)));
+        let dirty = self.dirty_bitmap(table.len().bytes(), ranges.as_ref())?;
         let parts = Parts {
             bounce: Arc::new(BounceBudget::new(self.options.bounce, &table)),
             table: LoadedTable::new(table),
@@ -229,14 +232,15 @@ impl<'a> Builder<'a> {
             workers: self.placement.start_workers(),
             asks_load_from: self.placement.asks_load_from,
             writer: new_io_context(),
-            ranges: (!read_only).then(|| Arc::new(VolumeRanges::new(self.tears_sectors))),
+            ranges,
             gate,
+            dirty,
             durability: self.durability,
             switch: Arc::default(),
             stage_stats: Arc::new(StageStats::new(sample_every)),
             opened: Instant::now(),
         };
-        Volume {
+        Ok(Volume {
             parts,
             keys,
             described: self.described,
@@ -248,7 +252,23 @@ impl<'a> Builder<'a> {
             fans_out_pieces: self.placement.fans_out_pieces,
             suspend_refusal: OnceLock::new(),
             ciphers,
+        })
+    }
+
+    fn dirty_bitmap(
+        &self,
+        size_bytes: u64,
+        ranges: Option<&Arc<VolumeRanges>>,
+    ) -> Result<Option<Arc<DirtyBitmap>>, Error> {
+        let Some(options) = &self.options.dirty_bitmap else { return Ok(None) };
+        if self.options.shared {
+            let problem = "a dirty bitmap does not see the writes of other servers; open the volume \
+                           without `shared`";
+            return Err(Error::parameter(options.path().display(), problem));
         }
+        let durability = Arc::clone(&self.durability);
+        DirtyBitmap::open(options, size_bytes, ranges.cloned(), durability)
+            .map(|it| Some(Arc::new(it)))
     }
 }
 

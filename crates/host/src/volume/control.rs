@@ -27,6 +27,7 @@ use blockyard_engine::time::Nanos;
 
 use super::Volume;
 use crate::device_thread::{Asked, DeviceThread};
+use crate::dirty_bitmap::BackupStep;
 use crate::durability::Loss;
 pub use crate::gate::{Counts, Errors};
 use crate::gate::{Gate, Order};
@@ -161,11 +162,12 @@ impl Volume {
         self.keys.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a close ends no state that somebody waits for: it is not suspended, and no
-    /// acknowledged write may be lost.
+    /// Whether a close ends no state that somebody waits for: it is not suspended, no backup runs,
+    /// and no acknowledged write may be lost.
     pub(crate) fn may_be_closed(&self) -> bool {
         let is_suspended = self.parts.gate.as_ref().is_some_and(|gate| gate.is_closed());
-        !is_suspended && self.parts.durability.loss().is_none()
+        let has_backup = self.parts.dirty.as_ref().is_some_and(|dirty| dirty.is_frozen());
+        !is_suspended && !has_backup && self.parts.durability.loss().is_none()
     }
 
     /// Begins the close of a volume that [may be closed](Self::may_be_closed): from now on a
@@ -238,9 +240,22 @@ impl Volume {
             }
             self.parts.backend.devices.iter().for_each(|device| device.file.forget_errors());
             self.parts.durability.accept();
+            // Blocks may have lost what the last backup has.
+            self.parts.dirty.iter().for_each(|dirty| dirty.mark_all());
         }
         gate.open();
         Ok(self.parts.durability.loss())
+    }
+
+    /// Takes a step of a backup.
+    ///
+    /// # Errors
+    /// The volume has no dirty bitmap, or the step does not follow the last one.
+    pub fn backup(&self, step: BackupStep) -> Result<(), ControlError> {
+        let dirty = self.parts.dirty.as_ref().ok_or_else(|| {
+            invalid("the volume has no dirty bitmap; start the server with --dirty-bitmap")
+        })?;
+        dirty.step(step).map_err(invalid)
     }
 
     /// Sends a message to the line at `sector`.
@@ -276,6 +291,8 @@ impl Volume {
         let made = cipher.with_key(&key).map_err(|error| invalid(error.to_string()))?;
         // SAFETY: the gate is closed and no shard is busy, until this releases the turn.
         unsafe { cipher.replace(made) };
+        // Every block has other plaintext now.
+        self.parts.dirty.iter().for_each(|dirty| dirty.mark_all());
         self.valid_keys()[number] = is_valid;
         Ok(())
     }

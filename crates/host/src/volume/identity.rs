@@ -70,7 +70,7 @@ impl Volume {
     /// Two volumes with the same digest show the same plaintext; one of them may be longer.
     pub(crate) fn identity(&self) -> [u8; 32] {
         let mut hashed = Sha256::new_with_prefix(self.described.digest);
-        self.file_ids().iter().for_each(|id| hashed.update(id.to_bytes()));
+        self.content_ids().for_each(|id| hashed.update(id.to_bytes()));
         hashed.finalize().into()
     }
 }

@@ -23,6 +23,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use rustix::fs::Advice;
 
+use crate::dirty_bitmap::{DirtyBitmapStatus, Runs};
 use crate::driver::Parts;
 use crate::file::{BackingKind, FileId, extents};
 use crate::nbd::uri::Uri;
@@ -127,11 +128,35 @@ impl Volume {
         self.minimum_block_bytes
     }
 
-    /// The local files and block devices of the volume, and its logs.
+    /// The local files and block devices of the volume, its logs, and its dirty bitmap.
     #[must_use]
     pub fn file_ids(&self) -> Vec<FileId> {
+        let bitmap = self.parts.dirty.iter().filter_map(|dirty| dirty.file_id());
+        self.content_ids().chain(bitmap).collect()
+    }
+
+    /// The local files and block devices with its content, and its logs.
+    fn content_ids(&self) -> impl Iterator<Item = FileId> {
         let devices = self.parts.backend.devices.iter().filter_map(|device| device.file.id());
-        devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id)).collect()
+        devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id))
+    }
+
+    /// State of its dirty bitmap; `None` without one.
+    #[must_use]
+    pub fn dirty_bitmap(&self) -> Option<DirtyBitmapStatus> {
+        self.parts.dirty.as_ref().map(|dirty| dirty.status())
+    }
+
+    /// Name of its dirty bitmap; `None` without one.
+    pub(crate) fn dirty_bitmap_name(&self) -> Option<&str> {
+        self.parts.dirty.as_ref().map(|dirty| dirty.name())
+    }
+
+    /// Runs of clean and dirty bytes; without a bitmap all bytes are dirty.
+    pub(crate) fn dirty_runs(&self, offset_bytes: u64, len_bytes: u64, count_max: usize) -> Runs {
+        let runs = self.parts.dirty.as_ref();
+        let runs = runs.map(|dirty| dirty.runs(offset_bytes, len_bytes, count_max));
+        runs.unwrap_or_else(|| vec![(len_bytes, true)])
     }
 
     /// The servers of its devices.

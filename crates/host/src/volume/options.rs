@@ -7,6 +7,7 @@ use blockyard_engine::dm::crypt::pipeline::{PRESETS, Pipeline, Preset};
 use blockyard_engine::dm::registry::TargetType;
 use blockyard_engine::elevator::ElevatorSpec;
 
+use crate::dirty_bitmap::DirtyBitmapOptions;
 use crate::pages::BounceChoice;
 
 /// The layer between a volume and its devices.
@@ -158,6 +159,8 @@ pub struct VolumeOptions {
     pub sample_every: Option<u32>,
     /// Targets of the program, for the lines of a table.
     pub targets: Vec<&'static TargetType>,
+    /// Track the blocks that are written. Not with `shared`: the writes of others are not seen.
+    pub dirty_bitmap: Option<DirtyBitmapOptions>,
 }
 
 #[cfg(test)]
