@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use blockyard_protocol::nbd::{
-    Command, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session,
+    Command, DirtyExtent, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session,
     Tls,
 };
 use libfuzzer_sys::fuzz_target;
@@ -18,6 +18,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((cut, bytes)) = input.split_first() else { return };
     let mut disk = Export::new("disk", SIZE_BYTES);
     (disk.can_trim, disk.can_fast_zero, disk.multi_conn) = (true, true, true);
+    disk.dirty_bitmap = Some("daily".into());
     let mut reader = Export::new("read-only", SIZE_BYTES);
     reader.read_only = true;
     let mut closed = Export::new("closed", 0);
@@ -91,7 +92,8 @@ fn answer(session: &Session, request: &Request, sent: &mut Vec<u8>) {
             let hole = Extent { len_bytes: 700, hole: true, zero: true };
             let extents = [hole, Extent::unknown(request.cookie | 1)];
             let count = usize::try_from(request.cookie % 3).expect("small");
-            session.block_status(request, &extents[..count], sent);
+            let dirty = [false, true].map(|is_dirty| DirtyExtent { len_bytes: 900, is_dirty });
+            session.block_status(request, &extents[..count], &dirty[..count.min(1)], sent);
         }
         Command::Write => {}
         _ => session.reply(request, None, sent),

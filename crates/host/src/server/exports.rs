@@ -241,6 +241,7 @@ fn described(export: &ServedExport, multi_conn: bool) -> Export {
         block_min_bytes: volume.minimum_block_bytes(),
         block_preferred_bytes: volume.sector_size_bytes().max(4096),
         multi_conn,
+        dirty_bitmap: volume.dirty_bitmap_name().map(str::to_owned),
         ..Export::new(name, volume.size_bytes())
     }
 }

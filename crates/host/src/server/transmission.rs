@@ -15,7 +15,7 @@ use std::time::Duration;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
-use blockyard_protocol::nbd::{Command, Errno, Event, Extent, Request, Session};
+use blockyard_protocol::nbd::{Command, DirtyExtent, Errno, Event, Extent, Request, Session};
 
 use super::exports::ServedExport;
 use super::inbox::Inbox;
@@ -418,15 +418,21 @@ impl Transmission {
     }
 
     fn on_block_status(&mut self, request: &Request) -> Result<(), Ended> {
+        let Request { offset_bytes, len_bytes: asked_bytes, contexts, .. } = *request;
         let mut extents = Vec::new();
         let mut done = 0;
-        while done < request.len_bytes && extents.len() < EXTENTS_MAX {
-            let (len_bytes, hole) =
-                self.volume.run_at(request.offset_bytes + done, request.len_bytes - done);
+        while contexts.allocation && done < asked_bytes && extents.len() < EXTENTS_MAX {
+            let (len_bytes, hole) = self.volume.run_at(offset_bytes + done, asked_bytes - done);
             extents.push(Extent { len_bytes, hole, zero: hole });
             done += len_bytes;
         }
-        self.session.block_status(request, &extents, &mut self.reply);
+        let mut dirty = Vec::new();
+        if contexts.dirty {
+            let runs = self.volume.dirty_runs(offset_bytes, asked_bytes, EXTENTS_MAX);
+            let extent = |(len_bytes, is_dirty)| DirtyExtent { len_bytes, is_dirty };
+            dirty.extend(runs.into_iter().map(extent));
+        }
+        self.session.block_status(request, &extents, &dirty, &mut self.reply);
         self.send_reply()
     }
 
@@ -675,6 +681,8 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_protocol::nbd::Contexts;
+
     use super::*;
 
     fn write(offset_bytes: u64, len_bytes: u64) -> Request {
@@ -688,6 +696,7 @@ mod tests {
             fast_zero: false,
             dont_fragment: false,
             req_one: false,
+            contexts: Contexts::NONE,
         }
     }
 

@@ -5,6 +5,9 @@ use alloc::string::String;
 use super::reply::ReplyMode;
 use super::wire::*;
 
+/// Longest name of a dirty bitmap.
+const BITMAP_NAME_MAX_BYTES: usize = 1023;
+
 /// One disk that clients may open by name.
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -32,7 +35,10 @@ pub struct Export {
     /// Longest READ or WRITE for clients that asked for block sizes. Other clients may send 32 MiB,
     /// the protocol's default.
     pub block_max_bytes: u32,
-    /// Whether the size and all after it are unknown until a client asks for the export:
+    /// Name of the dirty bitmap, for the context `qemu:dirty-bitmap:NAME`: at most 1023 bytes without
+    /// NUL, as in QEMU. `None`: there is none.
+    pub dirty_bitmap: Option<String>,
+    /// Whether the size and all before and after it are unknown until a client asks for the export:
     /// [`super::Event::Asked`].
     pub is_closed: bool,
 }
@@ -43,6 +49,9 @@ pub enum ExportError {
     /// The name or the description violates the protocol's rule for strings.
     #[error("the {0} of an export must be at most 4096 bytes without NUL")]
     Text(&'static str),
+    /// The name of the bitmap cannot be a part of a context's name.
+    #[error("the name of a dirty bitmap must be 1 to {BITMAP_NAME_MAX_BYTES} bytes without NUL")]
+    Bitmap,
     /// Block sizes that clients would reject.
     #[error(
         "block sizes of an export must be powers of two with \
@@ -69,6 +78,7 @@ impl Export {
             block_min_bytes: 1,
             block_preferred_bytes: 4096,
             block_max_bytes: DEFAULT_PAYLOAD_MAX_BYTES,
+            dirty_bitmap: None,
             is_closed: false,
         }
     }
@@ -81,6 +91,10 @@ impl Export {
         }
         if !text_ok(&self.description) {
             return Err(ExportError::Text("description"));
+        }
+        let bitmap = self.dirty_bitmap.as_deref().unwrap_or("bitmap");
+        if !text_ok(bitmap) || bitmap.is_empty() || bitmap.len() > BITMAP_NAME_MAX_BYTES {
+            return Err(ExportError::Bitmap);
         }
         let min = self.block_min_bytes;
         let preferred = self.block_preferred_bytes;
@@ -105,8 +119,8 @@ impl Export {
 
     /// The transmission flags of this export for a client in this mode.
     ///
-    /// `allocation`: the client selected `base:allocation` for this export.
-    pub(super) fn transmission_flags(&self, mode: ReplyMode, allocation: bool) -> u16 {
+    /// `has_contexts`: the client selected metadata contexts for this export.
+    pub(super) fn transmission_flags(&self, mode: ReplyMode, has_contexts: bool) -> u16 {
         let when = |condition: bool, flags: u16| if condition { flags } else { 0 };
         FLAG_HAS_FLAGS
             | FLAG_SEND_FLUSH
@@ -118,7 +132,7 @@ impl Export {
             | when(self.can_trim && !self.read_only, FLAG_SEND_TRIM)
             | when(!self.read_only, FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO)
             | when(mode != ReplyMode::Simple, FLAG_SEND_DF)
-            | when(mode == ReplyMode::Extended && allocation, FLAG_BLOCK_STATUS_PAYLOAD)
+            | when(mode == ReplyMode::Extended && has_contexts, FLAG_BLOCK_STATUS_PAYLOAD)
     }
 }
 

@@ -12,7 +12,8 @@
 //!   OptionHeader  ... and data that does not matter           Continue         OptionDiscard
 //!   OptionData    EXPORT_NAME, GO of a known export           its reply, Open  (transmission)
 //!   OptionData    EXPORT_NAME of an unknown one               Broken           Ended
-//!   OptionData    EXPORT_NAME, INFO, GO of a closed one       Asked            OptionData
+//!   OptionData    EXPORT_NAME, INFO, GO of a closed one,
+//!                 or a question for its dirty bitmap          Asked            OptionData
 //!   OptionData    any other                                   its reply        OptionHeader
 //!   OptionDiscard bytes, more to come                         Continue         OptionDiscard
 //!   OptionDiscard the last bytes of ABORT                     ACK, Closed      Ended
@@ -40,6 +41,7 @@ use alloc::vec::Vec;
 use super::export::Exports;
 use super::options::{self, Answer};
 use super::reply::ReplyMode;
+use super::request::Contexts;
 use super::session::{Event, Step, Violation};
 use super::transmission::Opening;
 use super::wire::*;
@@ -83,8 +85,8 @@ pub(super) struct Negotiated {
     pub(super) fixed_newstyle: bool,
     pub(super) no_zeroes: bool,
     pub(super) mode: ReplyMode,
-    /// The export for which `base:allocation` was selected.
-    pub(super) allocation: Option<usize>,
+    /// The export for which contexts were selected, and these contexts.
+    pub(super) contexts: Option<(usize, Contexts)>,
 }
 
 #[derive(Debug)]
@@ -112,7 +114,7 @@ impl Handshake {
                 fixed_newstyle: false,
                 no_zeroes: false,
                 mode: ReplyMode::Simple,
-                allocation: None,
+                contexts: None,
             },
             security: Security::NoTls,
             options_seen: 0,
@@ -258,7 +260,7 @@ impl Handshake {
         self.security = Security::Started;
         // The client's flags stay: they are sent only once.
         self.negotiated.mode = ReplyMode::Simple;
-        self.negotiated.allocation = None;
+        self.negotiated.contexts = None;
         self.state = State::OptionHeader;
         step(HEADER_BYTES, Event::StartTls)
     }

@@ -55,6 +55,6 @@ mod wire;
 
 pub use export::{Export, ExportError};
 pub use reply::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
-pub use request::{Command, Errno, Request};
+pub use request::{Command, Contexts, Errno, Request};
 pub use session::{Event, Session, Step, Tls, Violation};
-pub use status::Extent;
+pub use status::{DirtyExtent, Extent};

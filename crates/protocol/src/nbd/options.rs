@@ -6,6 +6,7 @@ use super::export::{Export, Exports, Looked};
 use super::handshake::Negotiated;
 use super::meta;
 use super::reply::ReplyMode;
+use super::request::Contexts;
 use super::session::{Event, Violation};
 use super::transmission::Opening;
 use super::wire::*;
@@ -42,10 +43,7 @@ pub(super) fn answer_data(
     match option {
         OPT_EXPORT_NAME => export_name(negotiated, exports, data, out),
         OPT_INFO | OPT_GO => info_or_go(negotiated, exports, option, data, out),
-        _ => {
-            meta::list_or_set(negotiated, exports, option, data, out);
-            Answer::Replied
-        }
+        _ => meta::list_or_set(negotiated, exports, option, data, out),
     }
 }
 
@@ -97,7 +95,7 @@ pub(super) fn answer_discarded(
         }
         _ if reads_data(option) => {
             if option == OPT_SET_META_CONTEXT {
-                negotiated.allocation = None; // a failed request replaces it too
+                negotiated.contexts = None; // a failed request replaces it too
             }
             put_error(option, error, "option data exceeds 64 KiB", out);
         }
@@ -154,7 +152,7 @@ fn export_name(
     };
     let opening = opening(negotiated, index, false);
     out.put64(export.size_bytes);
-    out.put16(export.transmission_flags(opening.mode, opening.allocation));
+    out.put16(export.transmission_flags(opening.mode, opening.has_contexts()));
     if !negotiated.no_zeroes {
         out.extend_from_slice(&[0; 124]);
     }
@@ -191,10 +189,11 @@ fn info_or_go(
 }
 
 fn opening(negotiated: &Negotiated, export: usize, sizes_known: bool) -> Opening {
+    let selected = negotiated.contexts.filter(|(of, _)| *of == export);
     Opening {
         export,
         mode: negotiated.mode,
-        allocation: negotiated.allocation == Some(export),
+        contexts: selected.map_or(Contexts::NONE, |(_, contexts)| contexts),
         sizes_known,
     }
 }
@@ -228,7 +227,7 @@ fn put_infos(option: u32, export: &Export, opening: &Opening, wanted: &Wanted, o
         let kind = kind.to_be_bytes();
         put_option_reply(option, REP_INFO, &[&kind, parts[0], parts[1], parts[2]], out);
     };
-    let flags = export.transmission_flags(opening.mode, opening.allocation);
+    let flags = export.transmission_flags(opening.mode, opening.has_contexts());
     put(INFO_EXPORT, [&export.size_bytes.to_be_bytes(), &flags.to_be_bytes(), &[]]);
     if wanted.name {
         put(INFO_NAME, [export.name.as_bytes(), &[], &[]]);

@@ -38,6 +38,20 @@ impl Command {
     }
 }
 
+/// Metadata contexts: those that a client has selected for its export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// `base:allocation`.
+    pub allocation: bool,
+    /// `qemu:dirty-bitmap:NAME`, with the name of the export's bitmap.
+    pub dirty: bool,
+}
+
+impl Contexts {
+    /// Neither.
+    pub const NONE: Self = Self { allocation: false, dirty: false };
+}
+
 /// A valid request within the export. `len_bytes` is 0 only for FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -60,6 +74,8 @@ pub struct Request {
     pub dont_fragment: bool,
     /// BLOCK_STATUS: one extent only ([`super::Session::block_status`] enforces it).
     pub req_one: bool,
+    /// BLOCK_STATUS: the contexts to report, at least one.
+    pub contexts: Contexts,
 }
 
 /// Error numbers of the wire.

@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use super::export::{Availability, Export, Exports, Looked};
 use super::handshake::{Handshake, Progress, Security};
 use super::reply::{Answered, Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
-use super::request::{Errno, Request};
-use super::status::{Extent, put_block_status};
+use super::request::{Contexts, Errno, Request};
+use super::status::{DirtyExtent, Extent, put_block_status};
 use super::transmission::Transmission;
 use super::wire::*;
 
@@ -32,7 +32,7 @@ impl Step {
 /// least one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// More bytes are necessary: receive. At most 64 KiB in the handshake, and 44 bytes or one
+    /// More bytes are necessary: receive. At most 64 KiB in the handshake, and 48 bytes or one
     /// alignment unit of payload later, must be passed in one piece.
     NeedMore,
     /// Progress without a result, or a request answered by the session: call again.
@@ -317,20 +317,27 @@ impl Session {
         self.mode().read_failed(request, offset_bytes, started, error, out)
     }
 
-    /// Appends the answer to a BLOCK_STATUS: the known state from the request's offset on. Extents
-    /// may have any length and number, and may end before or after the request does. Without
-    /// extents the client learns that the state is unknown.
+    /// Appends the answer to a BLOCK_STATUS: the known state from the request's offset on, for each
+    /// of its [`Request::contexts`]. Extents may have any length and number, and may end before or
+    /// after the request does. Without extents the client learns that the allocation is unknown, and
+    /// that the range is dirty.
     ///
     /// # Panics
     ///
     /// If the request was not returned by this session.
-    pub fn block_status(&self, request: &Request, extents: &[Extent], out: &mut Vec<u8>) {
+    pub fn block_status(
+        &self,
+        request: &Request,
+        extents: &[Extent],
+        dirty: &[DirtyExtent],
+        out: &mut Vec<u8>,
+    ) {
         let Phase::Transmission(transmission) = &self.phase else {
             panic!("a block status belongs to the transmission phase");
         };
-        assert!(transmission.opening.allocation, "no context was negotiated");
+        assert!(request.contexts != Contexts::NONE, "no context was negotiated");
         let limit = transmission.chunk_max_bytes;
-        put_block_status(self.mode(), request, extents, limit, out);
+        put_block_status(self.mode(), request, (extents, dirty), limit, out);
     }
 
     #[inline]

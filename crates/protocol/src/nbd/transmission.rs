@@ -23,15 +23,17 @@ use alloc::vec::Vec;
 
 use super::export::Export;
 use super::reply::{Answered, ReplyMode};
-use super::request::{Command, Errno, Request};
+use super::request::{Command, Contexts, Errno, Request};
 use super::session::{Event, Piece, Step, Violation};
-use super::status::ALLOCATION_ID;
+use super::status::{ALLOCATION_ID, DIRTY_ID};
 use super::wire::*;
 
 const COMPACT_HEADER_BYTES: usize = 28;
 const EXTENDED_HEADER_BYTES: usize = 32;
-/// Payload of BLOCK_STATUS: effect length and one context id, because there is one context.
-const STATUS_PAYLOAD_BYTES: usize = 12;
+/// Payload of BLOCK_STATUS before the ids: the effect length.
+const STATUS_LEN_BYTES: usize = 8;
+/// Payload of BLOCK_STATUS with one id and with two, because there are two contexts.
+const STATUS_PAYLOADS_BYTES: [usize; 2] = [12, 16];
 
 /// Longest refused payload that is read and discarded; the export's limit if that is larger. A
 /// client with a longer one is disconnected.
@@ -57,10 +59,16 @@ const COMMAND_FLAGS: [u16; 8] = [
 pub(super) struct Opening {
     pub(super) export: usize,
     pub(super) mode: ReplyMode,
-    /// Whether `base:allocation` was selected for this export.
-    pub(super) allocation: bool,
+    /// The contexts that were selected for this export.
+    pub(super) contexts: Contexts,
     /// Whether the client asked for block sizes and so respects them.
     pub(super) sizes_known: bool,
+}
+
+impl Opening {
+    pub(super) fn has_contexts(&self) -> bool {
+        self.contexts != Contexts::NONE
+    }
 }
 
 #[derive(Debug)]
@@ -214,8 +222,13 @@ impl Transmission {
         if len_bytes > self.discard_max_bytes {
             return self.end(consumed, Event::Broken(Violation::PayloadTooLong(len_bytes)));
         }
-        if header.command == CMD_BLOCK_STATUS && len_bytes == STATUS_PAYLOAD_BYTES as u64 {
-            return self.on_status_payload(header, &bytes[consumed..], out);
+        let fits = |payload: &usize| *payload as u64 == len_bytes;
+        let payload = STATUS_PAYLOADS_BYTES.into_iter().find(fits);
+        if let Some(payload) = payload.filter(|_| header.command == CMD_BLOCK_STATUS) {
+            return match bytes[consumed..].get(..payload) {
+                Some(payload) => self.on_status_payload(header, payload, out),
+                None => Step::NEED_MORE,
+            };
         }
         let refusal = match self.admit(header) {
             Ok(request) if request.command == Command::Write && len_bytes > 0 => {
@@ -235,14 +248,12 @@ impl Transmission {
 
     /// BLOCK_STATUS with a payload, which replaces the length and selects contexts.
     fn on_status_payload(&mut self, header: &Header, payload: &[u8], out: &mut Vec<u8>) -> Step {
-        let Some(payload) = payload.first_chunk::<STATUS_PAYLOAD_BYTES>() else {
-            return Step::NEED_MORE;
-        };
-        let consumed = EXTENDED_HEADER_BYTES + STATUS_PAYLOAD_BYTES;
-        let filtered = Header { len_bytes: be64(payload, 0), ..*header };
-        let admitted = match be32(payload, 8) {
-            ALLOCATION_ID => self.admit(&filtered),
-            _ => Err(refuse(Errno::Inval, "unknown metadata context id")),
+        let consumed = EXTENDED_HEADER_BYTES + payload.len();
+        let (len_bytes, ids) = payload.split_first_chunk::<STATUS_LEN_BYTES>().expect("it has ids");
+        let filtered = Header { len_bytes: be64(len_bytes, 0), ..*header };
+        let admitted = match self.contexts_of(ids) {
+            Some(contexts) => self.admit(&filtered).map(|request| Request { contexts, ..request }),
+            None => Err(refuse(Errno::Inval, "a metadata context id is unknown or given twice")),
         };
         let event = match admitted {
             Ok(request) => Event::Request(request),
@@ -252,6 +263,23 @@ impl Transmission {
             }
         };
         Step { consumed, event }
+    }
+
+    /// The contexts with these ids; `None` if one was not selected, or is there twice.
+    fn contexts_of(&self, ids: &[u8]) -> Option<Contexts> {
+        let mut contexts = Contexts::NONE;
+        for id in ids.as_chunks::<4>().0 {
+            let (context, is_selected) = match be32(id, 0) {
+                ALLOCATION_ID => (&mut contexts.allocation, self.opening.contexts.allocation),
+                DIRTY_ID => (&mut contexts.dirty, self.opening.contexts.dirty),
+                _ => return None,
+            };
+            if *context || !is_selected {
+                return None;
+            }
+            *context = true;
+        }
+        Some(contexts)
     }
 
     /// Takes the next piece: all available bytes, up to a multiple of the alignment or the end of
@@ -335,6 +363,10 @@ impl Transmission {
             fast_zero: flags & CMD_FLAG_FAST_ZERO != 0,
             dont_fragment: flags & CMD_FLAG_DF != 0,
             req_one: flags & CMD_FLAG_REQ_ONE != 0,
+            contexts: match command {
+                Command::BlockStatus => self.opening.contexts,
+                _ => Contexts::NONE,
+            },
         })
     }
 
@@ -367,7 +399,7 @@ impl Transmission {
             {
                 Err(refuse(Errno::NotSup, "zeroes are not faster than a write here"))
             }
-            Command::BlockStatus if !self.opening.allocation => {
+            Command::BlockStatus if !self.opening.has_contexts() => {
                 Err(refuse(Errno::Inval, "no metadata context was negotiated for this export"))
             }
             Command::BlockStatus if len_bytes == 0 => {
@@ -446,8 +478,9 @@ mod tests {
 
     fn at(state: State) -> Transmission {
         let export = Export::new("disk", 1 << 40);
+        let contexts = Contexts { allocation: true, dirty: false };
         let opening =
-            Opening { export: 0, mode: ReplyMode::Extended, allocation: true, sizes_known: false };
+            Opening { export: 0, mode: ReplyMode::Extended, contexts, sizes_known: false };
         Transmission { state, ..Transmission::new(&export, opening) }
     }
 

@@ -97,6 +97,8 @@ pub(super) const REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
 pub(super) const STATE_HOLE: u32 = 1 << 0;
 pub(super) const STATE_ZERO: u32 = 1 << 1;
+/// Of QEMU's contexts (`docs/interop/nbd.rst`).
+pub(super) const STATE_DIRTY: u32 = 1 << 0;
 
 /// Length of the protocol's longest string: export names, queries, messages.
 pub(super) const STRING_MAX_BYTES: usize = 4096;

@@ -320,7 +320,7 @@ impl Peer {
                 disk[start..end].fill(0);
                 self.session.reply(request, None, &mut self.out);
             }
-            Command::BlockStatus => self.session.block_status(request, &[], &mut self.out),
+            Command::BlockStatus => self.session.block_status(request, &[], &[], &mut self.out),
             _ => self.session.reply(request, None, &mut self.out),
         }
     }

@@ -186,7 +186,7 @@ fn cve_2025_47711_and_47712_block_status_of_4_gib() {
         for len in lens {
             let request = peer.request(&Ask::new(BLOCK_STATUS, 0, len).bytes(mode));
             for extents in [&[][..], &[Extent::unknown(1 << 40)], &[Extent::unknown(u64::MAX)]] {
-                peer.session.block_status(&request, extents, &mut peer.out);
+                peer.session.block_status(&request, extents, &[], &mut peer.out);
                 let reply = &replies(&peer.take_out())[0];
                 assert!(reply.payload.len() > 8, "at least one extent");
             }
@@ -202,7 +202,7 @@ fn cve_2023_5871_status_length_of_64_bits_stays_within_the_export() {
         assert_eq!(error_of(&peer.take_out()), 22);
     }
     let request = peer.request(&Ask::new(BLOCK_STATUS, 0, 1 << 40).bytes(Mode::Extended));
-    peer.session.block_status(&request, &[Extent::unknown(u64::MAX)], &mut peer.out);
+    peer.session.block_status(&request, &[Extent::unknown(u64::MAX)], &[], &mut peer.out);
     let reply = &replies(&peer.out)[0];
     assert_eq!(be64(&reply.payload[8..]), 1 << 40);
 }

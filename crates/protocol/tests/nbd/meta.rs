@@ -14,6 +14,19 @@ fn context(id: u8) -> (u32, Vec<u8>) {
     (META_CONTEXT, [&[0, 0, 0, id][..], b"base:allocation"].concat())
 }
 
+/// A disk with a dirty bitmap, and one without.
+fn tracked() -> Peer {
+    let dirty_bitmap = Some("daily".to_owned());
+    let exports = vec![Export { dirty_bitmap, ..small_export() }, Export::new("other", 4096)];
+    let mut peer = Peer::haggling(exports);
+    assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ACK);
+    peer
+}
+
+fn bitmap(id: u8) -> (u32, Vec<u8>) {
+    (META_CONTEXT, [&[0, 0, 0, id][..], b"qemu:dirty-bitmap:daily"].concat())
+}
+
 fn none() -> Vec<(u32, Vec<u8>)> {
     vec![(ACK, vec![])]
 }
@@ -51,6 +64,56 @@ fn list_matches_wildcard_and_exact_name_once() {
         let expected = [context(0), (ACK, vec![])];
         assert_eq!(structured().haggle(LIST_META, &meta_data("disk", queries)), expected);
     }
+}
+
+#[test]
+fn bitmap_of_an_export_is_listed_by_name_and_by_wildcards() {
+    let all = [context(0), bitmap(0), (ACK, vec![])];
+    assert_eq!(tracked().haggle(LIST_META, &meta_data("disk", &[])), all);
+    assert_eq!(tracked().haggle(LIST_META, &meta_data("disk", &["qemu:", "base:"])), all);
+    for query in ["qemu:", "qemu:dirty-bitmap:", "qemu:dirty-bitmap:daily"] {
+        let expected = [bitmap(0), (ACK, vec![])];
+        assert_eq!(tracked().haggle(LIST_META, &meta_data("disk", &[query])), expected, "{query}");
+        assert_eq!(tracked().haggle(LIST_META, &meta_data("other", &[query])), none(), "{query}");
+    }
+    for query in ["qemu:dirty-bitmap:dail", "qemu:dirty-bitmap:daily2", "base:dirty-bitmap:daily"] {
+        assert_eq!(tracked().haggle(LIST_META, &meta_data("disk", &[query])), none(), "{query}");
+    }
+}
+
+#[test]
+fn bitmap_is_selected_by_its_exact_name_alone_or_beside_the_allocation() {
+    for (queries, expected) in [
+        (&["qemu:dirty-bitmap:daily"][..], &[bitmap(2)][..]),
+        (&["qemu:dirty-bitmap:daily", "base:allocation"], &[context(1), bitmap(2)]),
+    ] {
+        let mut peer = tracked();
+        let replies = [expected, &none()].concat();
+        assert_eq!(peer.haggle(SET_META, &meta_data("disk", queries)), replies);
+        assert!(has_context(&mut peer, "disk"));
+    }
+    for query in ["qemu:", "qemu:dirty-bitmap:", "qemu:dirty-bitmap:other"] {
+        let mut peer = tracked();
+        assert_eq!(peer.haggle(SET_META, &meta_data("disk", &[query])), none());
+        assert!(!has_context(&mut peer, "disk"), "{query}");
+    }
+}
+
+#[test]
+fn bitmap_of_a_closed_export_is_asked_for_and_the_allocation_is_not() {
+    let closed = || Export { is_closed: true, ..Export::new("disk", 0) };
+    let tracked = || Export { dirty_bitmap: Some("daily".to_owned()), ..small_export() };
+    let mut peer = Peer::haggling(vec![closed()]);
+    assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ACK);
+    let data = meta_data("disk", &["base:allocation"]);
+    assert_eq!(peer.haggle(SET_META, &data), [context(1), (ACK, vec![])]);
+    assert_eq!(peer.asked, []);
+    let data = meta_data("disk", &["qemu:dirty-bitmap:daily"]);
+    assert_eq!(peer.haggle_one(SET_META, &data), ERR_UNKNOWN, "it does not open");
+    peer.opens = vec![tracked(), tracked()];
+    assert_eq!(peer.haggle(SET_META, &data), [bitmap(2), (ACK, vec![])]);
+    assert!(has_context(&mut peer, "disk"));
+    assert_eq!(peer.asked, [0, 0, 0]);
 }
 
 #[test]

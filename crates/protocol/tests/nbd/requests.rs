@@ -1,6 +1,6 @@
 //! Requests: those that reach the world, and those that the session answers.
 
-use blockyard_protocol::nbd::{Command, Export, Request, Violation};
+use blockyard_protocol::nbd::{Command, Contexts, Export, Request, Violation};
 
 use crate::client::*;
 
@@ -23,6 +23,7 @@ fn plain(command: Command, offset_bytes: u64, len_bytes: u64) -> Request {
         fast_zero: false,
         dont_fragment: false,
         req_one: false,
+        contexts: Contexts { allocation: command == Command::BlockStatus, dirty: false },
     }
 }
 

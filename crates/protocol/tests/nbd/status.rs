@@ -1,6 +1,6 @@
 //! BLOCK_STATUS: conversion of extents to descriptors.
 
-use blockyard_protocol::nbd::{Export, Extent, Request};
+use blockyard_protocol::nbd::{Contexts, DirtyExtent, Export, Extent, Request};
 
 use crate::client::*;
 
@@ -22,7 +22,7 @@ fn extent(len_bytes: u64, flags: u64) -> Extent {
 /// Sends the answer and decodes it: length and flags of each descriptor.
 fn answer(peer: &mut Peer, mode: Mode, request: &Request, extents: &[Extent]) -> Vec<(u64, u64)> {
     peer.out.clear();
-    peer.session.block_status(request, extents, &mut peer.out);
+    peer.session.block_status(request, extents, &[], &mut peer.out);
     let [reply] = &replies(&peer.out)[..] else { panic!("one chunk") };
     assert!(reply.done);
     let payload = &reply.payload;
@@ -51,7 +51,7 @@ fn compact_layout_byte_by_byte() {
     let mut peer = peer(Mode::Structured);
     let request = ask(&mut peer, Mode::Structured, 8192, 0);
     let extents = [extent(4096, 1), extent(4096, 2)];
-    peer.session.block_status(&request, &extents, &mut peer.out);
+    peer.session.block_status(&request, &extents, &[], &mut peer.out);
     let expected = [
         0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 5, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0,
         0, 20, 0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 2,
@@ -64,7 +64,7 @@ fn extended_layout_byte_by_byte() {
     let mut peer = peer(Mode::Extended);
     let bytes = Ask::new(BLOCK_STATUS, 512, 4096).bytes(Mode::Extended);
     let request = peer.request(&bytes);
-    peer.session.block_status(&request, &[extent(4096, 3)], &mut peer.out);
+    peer.session.block_status(&request, &[extent(4096, 3)], &[], &mut peer.out);
     let expected = [
         0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 6, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0,
         0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 16, 0,
@@ -171,4 +171,83 @@ fn descriptors_stay_below_a_small_payload_limit() {
         let request = ask(&mut peer, mode, 1 << 30, 0);
         assert_eq!(answer(&mut peer, mode, &request, &many).len(), count);
     }
+}
+
+/// A disk with a bitmap, open with these contexts.
+fn tracked(queries: &[&str], mode: Mode) -> Peer {
+    let dirty_bitmap = Some("daily".to_owned());
+    let mut peer = Peer::haggling(vec![Export { dirty_bitmap, ..Export::new("disk", 1 << 46) }]);
+    let number = if mode == Mode::Extended { EXTENDED_HEADERS } else { STRUCTURED_REPLY };
+    peer.feed(&option(number, &[]));
+    peer.feed(&option(SET_META, &meta_data("disk", queries)));
+    peer.feed(&option(GO, &info_data("disk", &[])));
+    peer.seen.clear();
+    peer.out.clear();
+    peer
+}
+
+/// Id, length and flags of the descriptors of each chunk; only the last chunk ends the reply.
+fn chunks(peer: &mut Peer, request: &Request, dirty: &[DirtyExtent]) -> Vec<(u32, Vec<u32>)> {
+    peer.session.block_status(request, &[extent(512, HOLE)], dirty, &mut peer.out);
+    let replies = replies(&peer.out);
+    let ends: Vec<bool> = replies.iter().map(|reply| reply.done).collect();
+    assert_eq!(ends.iter().position(|done| *done), Some(ends.len() - 1));
+    let numbers =
+        |reply: &Reply| reply.payload[4..].as_chunks::<4>().0.iter().map(|one| be32(one)).collect();
+    replies.iter().map(|reply| (be32(&reply.payload), numbers(reply))).collect()
+}
+
+#[test]
+fn each_selected_context_has_its_own_extents() {
+    const DIRTY: &str = "qemu:dirty-bitmap:daily";
+    let runs = [(4096, true), (512, true), (512, false), (1 << 30, true)];
+    let runs = runs.map(|(len_bytes, is_dirty)| DirtyExtent { len_bytes, is_dirty });
+    let allocation = (1, vec![512, 3]);
+    let dirty = (2, vec![4608, 1, 512, 0, 4880, 1]);
+    for (queries, expected) in [
+        (&[DIRTY][..], &[dirty.clone()][..]),
+        (&["base:allocation"], &[allocation.clone()]),
+        (&[DIRTY, "base:allocation"], &[allocation, dirty]),
+    ] {
+        let mut peer = tracked(queries, Mode::Structured);
+        let request = ask(&mut peer, Mode::Structured, 10_000, 0);
+        assert_eq!(chunks(&mut peer, &request, &runs), expected);
+    }
+}
+
+#[test]
+fn range_without_known_bits_is_dirty() {
+    let mut peer = tracked(&["qemu:dirty-bitmap:daily"], Mode::Structured);
+    let request = ask(&mut peer, Mode::Structured, 8192, 0);
+    assert_eq!(chunks(&mut peer, &request, &[]), [(2, vec![8192, 1])]);
+}
+
+#[test]
+fn payload_of_a_status_selects_among_the_contexts_of_the_connection() {
+    let both = ["qemu:dirty-bitmap:daily", "base:allocation"];
+    let filtered = |queries: &[&str], ids: &[u32]| {
+        let mut peer = tracked(queries, Mode::Extended);
+        let len = 8 + 4 * ids.len() as u64;
+        let mut bytes = Ask::new(BLOCK_STATUS, 0, len).flags(PAYLOAD_LEN).bytes(Mode::Extended);
+        bytes.extend(512u64.to_be_bytes());
+        bytes.extend(ids.iter().flat_map(|id| id.to_be_bytes()));
+        peer.feed(&bytes);
+        match &peer.take_seen()[..] {
+            [SessionOutput::Request(request)] => Some((request.len_bytes, request.contexts)),
+            other => {
+                assert!(other.is_empty(), "{other:?}");
+                assert_eq!(error_of(&peer.out), 22);
+                None
+            }
+        }
+    };
+    let of = |allocation, dirty| Some((512, Contexts { allocation, dirty }));
+    assert_eq!(filtered(&both, &[2]), of(false, true));
+    assert_eq!(filtered(&both, &[1]), of(true, false));
+    assert_eq!(filtered(&both, &[2, 1]), of(true, true));
+    for ids in [&[3][..], &[0], &[1, 1], &[2, 2], &[1, 3], &[1, 2, 1], &[]] {
+        assert_eq!(filtered(&both, ids), None, "{ids:?}");
+    }
+    assert_eq!(filtered(&both[..1], &[1]), None, "it was not selected");
+    assert_eq!(filtered(&both[..1], &[2, 1]), None);
 }

@@ -147,7 +147,7 @@ impl Server {
         let ended = match request.command {
             Command::Read => self.answer_read(index, failed && dice.one_in(2)),
             Command::BlockStatus if !failed => {
-                self.session.block_status(&request, &extents(&request), &mut self.out);
+                self.session.block_status(&request, &extents(&request), &[], &mut self.out);
                 true
             }
             _ => {
