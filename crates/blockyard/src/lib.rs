@@ -110,6 +110,9 @@ pub use blockyard_crypt::secret::SecretBytes;
 pub use blockyard_crypt::tcrypt::{HiddenKey, Options as TcryptOptions, VolumeKind as TcryptKind};
 pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_engine::elevator::ElevatorSpec;
+pub use blockyard_host::dirty_bitmap::{
+    BackupStep, DirtyBitmapOptions, GRANULARITY_MAX_BYTES, GRANULARITY_MIN_BYTES,
+};
 pub use blockyard_host::file::BackingKind;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::{StopSignal, harden};

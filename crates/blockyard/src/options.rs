@@ -26,6 +26,7 @@ use blockyard_crypt::source::HeaderSource;
 use blockyard_crypt::tcrypt::{self, HiddenKey, Options as TcryptOptions};
 use blockyard_engine::dm::line::MappedDevice;
 use blockyard_engine::dm::registry::TargetType;
+use blockyard_host::dirty_bitmap::DirtyBitmapOptions;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::process::lock_secrets;
@@ -303,6 +304,14 @@ impl Options {
     #[must_use]
     pub fn sample_every(mut self, requests: u32) -> Self {
         self.volume.sample_every = Some(requests);
+        self
+    }
+
+    /// Tracks the blocks that are written, for incremental backups of a server. The identity of the
+    /// bitmap is that of a LUKS header.
+    #[must_use]
+    pub fn dirty_bitmap(mut self, bitmap: DirtyBitmapOptions) -> Self {
+        self.volume.dirty_bitmap = Some(bitmap);
         self
     }
 
@@ -604,7 +613,12 @@ impl Locked {
         contained_with(&self.own_targets(), || self.started(key))
     }
 
-    fn started(self, key: VolumeKey) -> Result<Volume, Error> {
+    fn started(mut self, key: VolumeKey) -> Result<Volume, Error> {
+        if let Some(bitmap) = self.volume.dirty_bitmap.take() {
+            let identity =
+                self.header().map_or_else(String::new, |it| format!("luks:{}", it.uuid()));
+            self.volume.dirty_bitmap = Some(bitmap.identity(identity));
+        }
         let size_from = self.size_from();
         let targets = self.own_targets();
         let missing = self.key_is_missing();

@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use blockyard::{RateLimits, UblkOptions};
+use blockyard::{DirtyBitmapOptions, RateLimits, UblkOptions};
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::server::CONNECTIONS_MAX;
@@ -100,7 +100,7 @@ pub(crate) struct Config {
 }
 
 /// One export: a volume under a name.
-// 17 fields: one for each group of keys.
+// 18 fields: one for each group of keys.
 #[derive(Debug)]
 pub(crate) struct ExportSpec {
     /// Name for clients.
@@ -115,6 +115,8 @@ pub(crate) struct ExportSpec {
     pub(crate) allow_discards: bool,
     /// Minimum block size of clients, if chosen.
     pub(crate) minimum_block_bytes: Option<u32>,
+    /// Tracks the blocks that are written.
+    pub(crate) dirty_bitmap: Option<DirtyBitmapOptions>,
     /// Order of its requests.
     pub(crate) scheduling: Scheduling,
     /// Placement of its ciphers.
@@ -150,6 +152,13 @@ impl ExportSpec {
     /// Whether both are served in the same way, regardless of their limits.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.name == other.name && self.text == other.text
+    }
+
+    /// Files of the volume, and its dirty bitmap.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let mut paths = self.volume.paths();
+        paths.extend(self.dirty_bitmap.iter().map(|bitmap| bitmap.path()));
+        paths
     }
 
     /// Its name and its other names.

@@ -5,6 +5,7 @@
 //! first.
 
 mod args;
+mod bitmap_spec;
 mod commands;
 mod config;
 mod disk_spec;

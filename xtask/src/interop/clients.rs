@@ -37,6 +37,8 @@ const CASES: &[(&str, Case)] = &[
     ("qemu-img info, convert and compare", qemu_img),
     ("qemu-io writes patterns and reads them", qemu_io),
     ("qemu-io pipelines zeroes and writes of parts of sectors", qemu_io_parts),
+    ("nbdinfo and qemu-img read a dirty bitmap", dirty_bitmap),
+    ("qemu-img makes an incremental backup", incremental_backup),
     ("info URI shows a served disk", info_uri),
     ("load and dump agree with a client", load_and_dump),
 ];
@@ -220,6 +222,99 @@ fn qemu_io_parts(lab: &Lab, volume: &Volume) -> Result<String> {
         }
         server.stop()?;
     }
+    Ok(String::new())
+}
+
+/// The context of the bitmap in the cases below.
+const BITMAP: &str = "qemu:dirty-bitmap:daily";
+
+/// Serves the volume with a bitmap, whose last backup has all blocks.
+fn serve_tracked(lab: &Lab, volume: &Volume) -> Result<Server> {
+    let server = volume.serve(lab, &["--control", "ctl", "--dirty-bitmap", "daily=bitmap"])?;
+    backup(lab, "freeze")?;
+    backup(lab, "done")?;
+    Ok(server)
+}
+
+fn backup(lab: &Lab, step: &str) -> Result<()> {
+    tools::run(&mut lab.blockyard(&["backup", "ctl", step]))
+}
+
+/// Starts and lengths of the dirty ranges, as nbdinfo reads them.
+fn dirty_ranges(server: &Server) -> Result<Vec<(u64, u64)>> {
+    let map = format!("--map={BITMAP}");
+    let text = tools::read(tool("nbdinfo").args([&map, "--json", &server.uri()]))?;
+    let json: Vec<serde_json::Value> = serde_json::from_str(&text).context("nbdinfo --map")?;
+    let dirty = json.iter().filter(|run| run["type"] == 1);
+    let range = |run: &serde_json::Value| Some((run["offset"].as_u64()?, run["length"].as_u64()?));
+    dirty.map(range).collect::<Option<_>>().with_context(|| format!("the map {text}"))
+}
+
+/// The options of QEMU's client that show the bitmap in place of the allocation.
+fn image_with_bitmap(server: &Server) -> String {
+    let path = server.socket().display();
+    format!("driver=nbd,server.type=unix,server.path={path},x-dirty-bitmap={BITMAP}")
+}
+
+fn dirty_bitmap(lab: &Lab, volume: &Volume) -> Result<String> {
+    let server = serve_tracked(lab, volume)?;
+    let listed = tools::read(tool("nbdinfo").args(["--json", &server.uri()]))?;
+    ensure!(listed.contains(BITMAP) && listed.contains("base:allocation"), "{listed}");
+    ensure!(dirty_ranges(&server)?.is_empty(), "there is no write since the backup");
+    let mut io = tool("qemu-io");
+    io.args(["-f", "raw", "-c", "write -P 1 1M 64k", "-c", "write -z 2M 100k"]);
+    tools::run(io.args(["-c", "write -P 2 3000k 512"]).arg(server.uri()))?;
+    let want = [(1 << 20, 65_536), (2 << 20, 131_072), (3_014_656, 65_536)];
+    ensure!(dirty_ranges(&server)? == want, "nbdinfo: {:?}", dirty_ranges(&server)?);
+    let mut map = tool("qemu-img");
+    map.args(["map", "--output=json", "--image-opts", &image_with_bitmap(&server)]);
+    let text = tools::read(&mut map)?;
+    let json: Vec<serde_json::Value> = serde_json::from_str(&text).context("qemu-img map")?;
+    // QEMU's client takes the flag for a hole.
+    let dirty = json.iter().filter(|run| run["data"] == false);
+    let found: Vec<_> = dirty.map(|run| (run["start"].as_u64(), run["length"].as_u64())).collect();
+    let want: Vec<_> = want.map(|(start, len)| (Some(start), Some(len))).to_vec();
+    ensure!(found == want, "qemu-img: {text}");
+    server.kill()?;
+    let server = volume.serve(lab, &["--dirty-bitmap", "daily=bitmap"])?;
+    let len_bytes = content::read(server.socket())?.len() as u64;
+    ensure!(dirty_ranges(&server)? == [(0, len_bytes)], "a killed server leaves all dirty");
+    server.stop()?;
+    Ok(String::new())
+}
+
+/// The walk of docs/backup.md.
+fn incremental_backup(lab: &Lab, volume: &Volume) -> Result<String> {
+    let server = serve_tracked(lab, volume)?;
+    let uri = server.uri();
+    let [full, first, second] = ["full.img", "1.qcow2", "2.qcow2"].map(|name| lab.path(name));
+    tools::run(tool("nbdcopy").arg(&uri).arg(&full))?;
+    let mut below = (full, "raw");
+    for (round, increment) in [first, second].into_iter().enumerate() {
+        let write = format!("write -P {} {}k 70k", round + 3, 500 * (round + 1));
+        tools::run(tool("qemu-io").args(["-f", "raw", "-c", &write, &uri]))?;
+        backup(lab, "freeze")?;
+        let mut create = tool("qemu-img");
+        create.args(["create", "-f", "qcow2", "-F", "raw", "-b", &uri]).arg(&increment);
+        tools::run(&mut create)?;
+        let ranges = dirty_ranges(&server)?;
+        ensure!(!ranges.is_empty() && ranges.len() < 3, "the increment is {ranges:?}");
+        let mut copy = tool("qemu-io");
+        copy.args(["-C", "-f", "qcow2"]);
+        for (start, len) in ranges {
+            copy.args(["-c", &format!("read {start} {len}")]);
+        }
+        tools::run(copy.arg(&increment))?;
+        let mut rebase = tool("qemu-img");
+        rebase.args(["rebase", "-u", "-f", "qcow2", "-F", below.1, "-b"]).arg(&below.0);
+        tools::run(rebase.arg(&increment))?;
+        backup(lab, "done")?;
+        let mut compare = tool("qemu-img");
+        compare.args(["compare", "-f", "qcow2", "-F", "raw"]).arg(&increment).arg(&uri);
+        tools::run(&mut compare)?;
+        below = (increment, "qcow2");
+    }
+    server.stop()?;
     Ok(String::new())
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_host::dirty_bitmap::BackupStep;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
@@ -181,6 +182,15 @@ impl Control {
         let RateLimits { iops, bytes_per_s, .. } = limits;
         let numbers = format!("{} {} {burst}", per_s(iops), per_s(bytes_per_s));
         self.done(&format!("limit {numbers} {}\n", name(export)?))
+    }
+
+    /// Takes a step of a backup of a volume with a dirty bitmap.
+    ///
+    /// # Errors
+    /// The server does not answer or refuses: there is no bitmap, or the step does not follow the
+    /// last one.
+    pub fn backup(&self, export: &str, step: BackupStep) -> Result<(), ControlError> {
+        self.done(&format!("backup {} {}\n", step.name(), name(export)?))
     }
 
     /// Like [`Control::limit`], with the burst that the export has now.

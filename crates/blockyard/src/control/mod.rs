@@ -8,6 +8,7 @@
 //!   resume-accepting-loss EXPORT           {"loss": null}
 //!   resize EXPORT                          {"from_bytes": 1048576, "to_bytes": 2097152}
 //!   limit IOPS BYTES BURST-NS EXPORT       {}     0: no limit; BURST-NS `-`: as it is
+//!   backup freeze|done|failed EXPORT       {}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
 //!   key-set SECTOR HEX-DIGITS EXPORT
 //!   message SECTOR COUNT WORD... EXPORT

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use blockyard_host::dirty_bitmap::BackupStep;
 use blockyard_host::table::parse_key;
 use blockyard_host::volume::control::{ControlError, Message};
 
@@ -23,6 +24,8 @@ pub(super) enum Request {
     Resize,
     /// Limit the rate of an export; whether its burst stays.
     Limit(RateLimits, bool),
+    /// A step of a backup.
+    Backup(BackupStep),
     TraceStart(TraceFile),
     TraceStop,
     Reload,
@@ -73,6 +76,12 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             let (limits, keeps_burst, export) = rate_limits(rest)?;
             Ok((Request::Limit(limits, keeps_burst), export))
         }
+        "backup" => {
+            let (end, export) = next(rest);
+            let step = BackupStep::ALL.into_iter().find(|step| step.name() == &rest[..end]);
+            let step = step.ok_or_else(|| invalid("a backup has freeze, done and failed"))?;
+            Ok((Request::Backup(step), &rest[export..]))
+        }
         "reload" => Ok((Request::Reload, rest)),
         "forget" => Ok((Request::Forget, rest)),
         "trace-stop" => Ok((Request::TraceStop, rest)),
@@ -93,7 +102,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, resume-accepting-loss, resize, limit, message, \
+            let known = "status, suspend, resume, resume-accepting-loss, resize, limit, backup, message, \
                          key-set, key-wipe, trace-start, trace-stop, reload and forget";
             Err(invalid(format!("the line is none of {known}")))
         }
@@ -186,6 +195,8 @@ mod tests {
                 "limit 0 7 -",
                 "Limit(RateLimits { iops: None, bytes_per_s: Some(7), burst: 0ns }, true) \"\"",
             ),
+            ("backup freeze my disk", "Backup(Freeze) \"my disk\""),
+            ("backup done", "Backup(Done) \"\""),
             ("trace-stop my disk", "TraceStop \"my disk\""),
             ("reload", "Reload \"\""),
             ("forget a b", "Forget \"a b\""),
@@ -207,6 +218,8 @@ mod tests {
             ("limit 1 sesame 3", "limit IOPS"),
             ("limit 1 -2 3", "limit IOPS"),
             ("limit", "limit IOPS"),
+            ("backup sesame", "freeze"),
+            ("backup", "freeze"),
             ("trace-start 0 new 99 /sesame", "trace-start MILLISECONDS"),
             ("trace-start 0 old 2 /s ", "trace-start MILLISECONDS"),
             ("trace-start", "trace-start MILLISECONDS"),

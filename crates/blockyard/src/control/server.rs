@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use blockyard_engine::throttle::Limits;
+use blockyard_host::dirty_bitmap::BackupStep;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::server::REQUEST_BYTES_MAX;
 use blockyard_host::throttle::SharedThrottle;
@@ -252,6 +253,10 @@ impl Devices {
                 self.limit(device, export, limits, keeps_burst);
                 say_limits(event(Kind::Limited), name, limits);
             }
+            Request::Backup(step) => {
+                volume.backup(step)?;
+                say_step(event(Kind::Backup), name, step);
+            }
             Request::TraceStart(to) => {
                 let started = device.volume.record(&device.names[0], &to, &self.in_use());
                 started.map_err(|error| refusal(&error))?;
@@ -323,6 +328,16 @@ fn say_limits(event: Event<'_>, export: &str, limits: RateLimits) {
         rates => format!("is limited to {}", rates.join(" and ")),
     };
     event.fields(&fields).say(format_args!("export {export:?} {now}"));
+}
+
+fn say_step(event: Event<'_>, export: &str, step: BackupStep) {
+    let what = match step {
+        BackupStep::Freeze => "begins",
+        BackupStep::Done => "is done",
+        BackupStep::Failed => "has failed, and its blocks are dirty still",
+    };
+    let fields = [("step", Value::Text(step.name()))];
+    event.fields(&fields).say(format_args!("the backup of export {export:?} {what}"));
 }
 
 fn refusal(error: &Error) -> ControlError {

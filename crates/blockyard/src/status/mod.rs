@@ -116,7 +116,7 @@ pub struct ExportLimits {
 }
 
 /// The status of a volume.
-// 14 fields: one for each member of the JSON.
+// 15 fields: one for each member of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
@@ -132,6 +132,8 @@ pub struct VolumeStatus {
     pub loss: Option<Loss>,
     /// The write to protected sectors after which writes fail.
     pub refused_write: Option<RefusedWrite>,
+    /// Its dirty bitmap; `None` without one.
+    pub dirty_bitmap: Option<DirtyBitmap>,
     /// Limits of the rate of its exports.
     pub limits: Vec<ExportLimits>,
     /// Table lines, like `dmsetup table`, with keys hidden.
@@ -150,6 +152,20 @@ pub struct VolumeStatus {
     /// Times of requests, use of threads, and the resulting limit.
     #[serde(flatten)]
     pub activity: Activity,
+}
+
+/// The blocks that were written since the last backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirtyBitmap {
+    /// Name for clients.
+    pub name: String,
+    /// Length of a block.
+    pub granularity_bytes: u32,
+    /// Bytes of dirty blocks: those that the next backup copies.
+    pub dirty_bytes: u64,
+    /// Bytes of the backup that runs; `None` without one.
+    pub frozen_bytes: Option<u64>,
 }
 
 /// Paths of all multipath lines.

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_host::dirty_bitmap::DirtyBitmapStatus;
 use blockyard_host::footprint::Footprint;
 use blockyard_host::protect;
 use blockyard_host::sandbox;
@@ -14,9 +15,9 @@ use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts, Stat
 use blockyard_host::{RingKind, ring_kind};
 
 use super::{
-    Activity, Adaptive, Bios, Build, Ciphers, Counts, ErrorClasses, KeyState, KindRequests, Loss,
-    Parts, Paths, Process, RefusedWrite, Requests, Rings, Sandbox, StageTimes, State, Status,
-    Threads, VolumeStatus, Work,
+    Activity, Adaptive, Bios, Build, Ciphers, Counts, DirtyBitmap, ErrorClasses, KeyState,
+    KindRequests, Loss, Parts, Paths, Process, RefusedWrite, Requests, Rings, Sandbox, StageTimes,
+    State, Status, Threads, VolumeStatus, Work,
 };
 
 impl Status {
@@ -61,6 +62,7 @@ impl VolumeStatus {
             key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
             loss: status.loss.as_ref().map(Loss::from),
             refused_write: status.refused_write.map(RefusedWrite::from),
+            dirty_bitmap: volume.dirty_bitmap().map(DirtyBitmap::from),
             limits: Vec::new(),
             table: lines(&status.table),
             status: lines(&status.targets),
@@ -70,6 +72,13 @@ impl VolumeStatus {
             adaptive: status.adaptive.into_iter().map(Adaptive::from).collect(),
             activity: Activity::of(volume, requests),
         }
+    }
+}
+
+impl From<DirtyBitmapStatus> for DirtyBitmap {
+    fn from(status: DirtyBitmapStatus) -> Self {
+        let DirtyBitmapStatus { name, granularity_bytes, dirty_bytes, frozen_bytes } = status;
+        Self { name, granularity_bytes, dirty_bytes, frozen_bytes }
     }
 }
 

@@ -1,11 +1,11 @@
-//! `blockyard status`, `suspend`, `resume`, `message`, `limit`, `reload` and `forget`: commands to
-//! a running server over its control socket (`serve --control`).
+//! `blockyard status`, `suspend`, `resume`, `message`, `limit`, `backup`, `reload` and `forget`:
+//! commands to a running server over its control socket (`serve --control`).
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use blockyard::status::Loss;
-use blockyard::{Control, ControlError, Reloaded, Status};
+use blockyard::{BackupStep, Control, ControlError, Reloaded, Status};
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, ValueHint};
 
@@ -108,6 +108,22 @@ pub(crate) struct LimitArgs {
     /// Remove the limits
     #[arg(long, conflicts_with_all = ["iops_limit", "bps_limit", "burst"])]
     none: bool,
+}
+
+/// Begin or end an incremental backup of a volume with `serve --dirty-bitmap`
+///
+/// After `freeze`, clients see the blocks of this backup in the metadata context of the bitmap, and
+/// later writes are for the next backup. `done` ends the backup. After `failed` the next one has its
+/// blocks too.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// `freeze` begins; `done` or `failed` ends
+    #[arg(value_name = "STEP", value_parser = BackupStep::ALL.map(BackupStep::name))]
+    step: String,
 }
 
 /// Let a server read its configuration again, and wait for the outcome
@@ -249,6 +265,13 @@ pub(crate) fn limit(args: &LimitArgs) -> Result<(), Failure> {
     } else {
         Ok(control.limit_keeping_burst(export, limits)?)
     }
+}
+
+/// Takes a step of a backup.
+pub(crate) fn backup(args: &BackupArgs) -> Result<(), Failure> {
+    let step = BackupStep::ALL.into_iter().find(|step| step.name() == args.step);
+    let step = step.expect("the parser has checked it");
+    Ok(args.device.control().backup(&args.device.export, step)?)
 }
 
 /// Reloads the configuration, and prints a line for each change.

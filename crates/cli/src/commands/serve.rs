@@ -22,7 +22,8 @@ use std::sync::Arc;
 use blockyard::keys::stop_programs;
 use blockyard::sandbox::Parts;
 use blockyard::{
-    Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile, UblkOptions, Volume,
+    DirtyBitmapOptions, Listening, RateLimits, Server, SocketAccess, StopSignal, TraceFile,
+    UblkOptions, Volume,
 };
 use blockyard_host::log::{catch_up, never_wait};
 use blockyard_host::process::{CollectedSignal, flush_for_others, raise_descriptors};
@@ -32,6 +33,7 @@ use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, RateArgs, SchedulingArgs, VolumeArgs};
+use crate::bitmap_spec::{BitmapPlace, parse_granularity};
 use crate::config::{Config, ExportSpec, RateSpec, check_export_name, check_names};
 use crate::disk_spec::{DiskSocket, disk_name};
 use crate::failure::{Failure, printable};
@@ -75,7 +77,7 @@ use vhost_user::VhostUserArgs;
 /// No present machine gains from more cipher workers.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// Options that `--config` excludes: the file has them for each volume.
-const OF_ONE_VOLUME: [&str; 46] = [
+const OF_ONE_VOLUME: [&str; 48] = [
     "iops_limit",
     "bps_limit",
     "burst",
@@ -113,6 +115,8 @@ const OF_ONE_VOLUME: [&str; 46] = [
     "shared",
     "allow_discards",
     "minimum_block",
+    "dirty_bitmap",
+    "dirty_granularity",
     "elevator",
     "queue_depth",
     "max_sectors",
@@ -159,8 +163,8 @@ pub(crate) struct ServeArgs {
 
     /// Accept commands on a Unix socket (mode 0600)
     ///
-    /// The commands are status, top, suspend, resume, resize, limit, message, trace record and
-    /// stop, reload and forget.
+    /// The commands are status, top, suspend, resume, resize, limit, backup, message, trace record
+    /// and stop, reload and forget.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
@@ -239,6 +243,18 @@ struct ExportArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
     minimum_block: Option<u32>,
 
+    /// Track the blocks that are written, for incremental backups: see docs/backup.md
+    ///
+    /// NBD clients read the bitmap as the metadata context `qemu:dirty-bitmap:NAME`. It lasts in
+    /// FILE, which is made if it does not exist.
+    #[arg(long, value_name = "NAME=FILE", value_parser = BitmapPlace::parse,
+          conflicts_with = "shared")]
+    dirty_bitmap: Option<BitmapPlace>,
+
+    /// Length of a block in a new dirty bitmap, a power of two, 4K to 64M [default: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_granularity, requires = "dirty_bitmap")]
+    dirty_granularity: Option<u32>,
+
     /// Make the volume the disk /dev/ublkbN of this machine
     ///
     /// Without N, the disk has any number. The option needs the kernel's ublk (Linux 6.4): see
@@ -246,6 +262,13 @@ struct ExportArgs {
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
           conflicts_with_all = ["disk_socket", "run"])]
     ublk: Option<Option<u32>>,
+}
+
+impl ExportArgs {
+    fn dirty_bitmap(&self) -> Option<DirtyBitmapOptions> {
+        let place = self.dirty_bitmap.clone();
+        place.map(|place| place.options(Path::new(""), self.dirty_granularity))
+    }
 }
 
 /// Volumes to serve, and addresses.
@@ -448,6 +471,7 @@ fn prepared(
         shared: spec.shared,
         allow_discards: spec.allow_discards,
         minimum_block_bytes: spec.minimum_block_bytes,
+        dirty_bitmap: spec.dirty_bitmap.clone(),
         worker_threads: threads.map(usize::from),
         scheduling: spec.scheduling.clone(),
         pipeline: spec.pipeline,
@@ -582,7 +606,7 @@ impl Plan {
 
     /// All files that an output must not overwrite.
     fn in_use(&self, args: &ServeArgs, volumes: &[Option<Volume>]) -> InUse {
-        let exports = self.exports.iter().flat_map(|export| export.volume.paths());
+        let exports = self.exports.iter().flat_map(|export| export.paths());
         let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
         volumes.iter().flatten().for_each(|volume| in_use.add_volume(volume));
         in_use
@@ -743,6 +767,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         shared: args.export.shared,
         allow_discards: args.export.allow_discards,
         minimum_block_bytes: args.export.minimum_block,
+        dirty_bitmap: args.export.dirty_bitmap(),
         scheduling: args.scheduling.scheduling(),
         pipeline: args.scheduling.pipeline(),
         bounce: args.scheduling.bounce(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blockyard::keys::{KeyCommand, TokenChoice};
-use blockyard::{DeviceOptions, UblkOptions};
+use blockyard::{DeviceOptions, DirtyBitmapOptions, UblkOptions};
 use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use super::{ExportSpec, FirstUse, of_key};
 use crate::args::{PlainArgs, ProtectArgs, TcryptArgs, VolumeType};
+use crate::bitmap_spec::{BitmapPlace, checked_granularity};
 use crate::disk_spec::{DiskSocket, DiskSpec, checked_num_queues, checked_queue_size, disk_name};
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
@@ -28,7 +29,7 @@ use crate::volume_spec::{LuksSpec, TokenUse, VolumeFormat, VolumeSpec};
 /// Limit of `idle_close`: a year.
 const IDLE_CLOSE_MAX_S: u64 = 365 * 24 * 60 * 60;
 
-// 60 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
+// 62 fields: one for each key of an export. serde cannot refuse unknown keys, and name the line of
 // a wrong value, in flattened parts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +63,8 @@ pub(crate) struct ExportText {
     #[serde(default)]
     allow_discards: bool,
     minimum_block: Option<u32>,
+    dirty_bitmap: Option<String>,
+    dirty_granularity: Option<SizeText>,
     #[serde(default)]
     direct: bool,
     elevator: Option<String>,
@@ -179,6 +182,7 @@ impl ExportText {
             shared: self.shared,
             allow_discards: self.allow_discards,
             minimum_block_bytes: minimum_block.map_err(|error| of_key("minimum_block", &error))?,
+            dirty_bitmap: self.dirty_bitmap(folder)?,
             scheduling: self.scheduling()?,
             pipeline: self.pipeline()?,
             bounce: self.bounce()?,
@@ -286,6 +290,27 @@ impl ExportText {
                 .map_err(|error| of_key("max_sectors", &error))?
                 .unwrap_or(default.max_sectors),
         })
+    }
+
+    fn dirty_bitmap(&self, folder: &Path) -> Result<Option<DirtyBitmapOptions>, Failure> {
+        let granularity = self.dirty_granularity.as_ref().map(SizeText::bytes).transpose()?;
+        let granularity = granularity.map(checked_granularity).transpose();
+        let granularity = granularity.map_err(|error| of_key("dirty_granularity", &error))?;
+        let Some(place) = &self.dirty_bitmap else {
+            return match granularity {
+                None => Ok(None),
+                Some(_) => Err(Failure::failed(
+                    "`dirty_granularity` is for a `dirty_bitmap`; add `dirty_bitmap = \"NAME=FILE\"`",
+                )),
+            };
+        };
+        if self.shared {
+            return Err(Failure::failed(
+                "a `dirty_bitmap` does not see the writes of other servers; remove it or `shared`",
+            ));
+        }
+        let place = BitmapPlace::parse(place).map_err(|error| of_key("dirty_bitmap", &error))?;
+        Ok(Some(place.options(folder, granularity)))
     }
 
     fn pipeline(&self) -> Result<PipelineChoice, Failure> {

@@ -10,7 +10,10 @@ use crate::failure::EXIT_CODES;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Volumes", &["format", "info", "serve", "mount", "umount", "ls", "cp", "dump", "load"]),
     ("Keys", &["key", "token", "header", "tls", "table", "resize", "repair", "erase"]),
-    ("Servers", &["status", "top", "suspend", "resume", "message", "limit", "reload", "forget"]),
+    (
+        "Servers",
+        &["status", "top", "suspend", "resume", "message", "limit", "backup", "reload", "forget"],
+    ),
     ("Speed", &["doctor", "bench", "tune", "trace", "replay", "report", "elevators", "lab"]),
     ("This program", &["man", "completions"]),
 ];

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 use blockyard::status::{
-    Adaptive, ExportLimits, KindRequests, Loss, Parts, Rings, Sandbox, Threads, VolumeStatus,
+    Adaptive, DirtyBitmap, ExportLimits, KindRequests, Loss, Parts, Rings, Sandbox, Threads,
+    VolumeStatus,
 };
 use blockyard::{RequestKind, Status};
 
@@ -51,6 +52,9 @@ fn device(device: &VolumeStatus) -> String {
     }
     if let Some(refused) = &device.refused_write {
         line("read-only:", &refused.to_string());
+    }
+    if let Some(bitmap) = &device.dirty_bitmap {
+        line("dirty bitmap:", &dirty(bitmap));
     }
     device.limits.iter().for_each(|limits| line("limits:", &limited(limits)));
     device.table.iter().for_each(|value| line("table:", value));
@@ -107,6 +111,13 @@ fn decides(one: &Adaptive) -> String {
         human_size(one.part_bytes),
         us(one.hand_over_ns),
     )
+}
+
+fn dirty(bitmap: &DirtyBitmap) -> String {
+    let DirtyBitmap { name, granularity_bytes, dirty_bytes, frozen_bytes } = bitmap;
+    let [block, dirty] = [u64::from(*granularity_bytes), *dirty_bytes].map(human_size);
+    let backup = frozen_bytes.map(|bytes| format!(", {} in the backup", human_size(bytes)));
+    format!("{name}, {dirty} dirty in blocks of {block}{}", backup.unwrap_or_default())
 }
 
 fn limited(limits: &ExportLimits) -> String {

@@ -27,7 +27,7 @@ pub(super) fn check(args: &ServeArgs, exports: &[ExportSpec]) -> Result<(), Fail
     // Without /proc nothing is known, as without the disks.
     let mounts = Mounts::open().and_then(|mut mounts| mounts.read()).unwrap_or_default();
     for spec in exports {
-        for path in spec.volume.paths() {
+        for path in spec.paths() {
             let Some(disk) = own_disk(path, &mounts, &disks) else { continue };
             let failure = Failure::failed(format!(
                 "{} is reached through a file system of {}, a disk of this server, which would \

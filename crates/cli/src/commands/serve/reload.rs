@@ -329,7 +329,7 @@ impl Reloader {
         let Current { exports: served, limit_groups: groups } = served;
         let mut limited = limited.clone();
         let mut after = served.clone();
-        let paths = opened.iter().flat_map(|(spec, _)| spec.volume.paths());
+        let paths = opened.iter().flat_map(|(spec, _)| spec.paths());
         let mut in_use = InUse::of_paths(paths);
         for (spec, volume) in opened {
             server = with_disk(with_export(server, spec, volume.as_ref()), spec)?;
@@ -377,7 +377,7 @@ pub(super) fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
              effect after a restart; --sandbox off permits it at a reload",
         ));
     }
-    match spec.volume.paths().into_iter().find(|path| hinders_reading(path)) {
+    match spec.paths().into_iter().find(|path| hinders_reading(path)) {
         None => Ok(()),
         Some(path) => {
             let problem = "the sandbox of the running server does not permit it";

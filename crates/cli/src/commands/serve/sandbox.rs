@@ -208,8 +208,9 @@ impl Plan {
     fn add_reloads(&self, needs: &mut Needs) {
         needs.opens_volumes();
         for spec in &self.exports {
-            let written = if spec.read_only { Vec::new() } else { spec.volume.disks() };
-            let files = spec.volume.paths().into_iter().filter(|path| !is_remote(path));
+            let mut written = if spec.read_only { Vec::new() } else { spec.volume.disks() };
+            written.extend(spec.dirty_bitmap.iter().map(|bitmap| bitmap.path()));
+            let files = spec.paths().into_iter().filter(|path| !is_remote(path));
             for path in files {
                 let reach = if written.contains(&path) { Reach::Everything } else { Reach::Read };
                 needs.add(path, reach);
