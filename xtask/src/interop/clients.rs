@@ -237,7 +237,7 @@ fn serve_tracked(lab: &Lab, volume: &Volume) -> Result<Server> {
 }
 
 fn backup(lab: &Lab, step: &str) -> Result<()> {
-    tools::run(&mut lab.blockyard(&["backup", "ctl", step]))
+    tools::run(&mut lab.blockyard(&["backup", "ctl", step])).map(|_| ())
 }
 
 /// Starts and lengths of the dirty ranges, as nbdinfo reads them.

@@ -10,11 +10,8 @@ use crate::failure::EXIT_CODES;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Volumes", &["format", "info", "serve", "mount", "umount", "ls", "cp", "dump", "load"]),
     ("Keys", &["key", "token", "header", "tls", "table", "resize", "repair", "erase"]),
-    (
-        "Servers",
-        &["status", "top", "suspend", "resume", "message", "limit", "backup", "reload", "forget"],
-    ),
-    ("Speed", &["doctor", "bench", "tune", "trace", "replay", "report", "elevators", "lab"]),
+    ("Servers", &["status", "suspend", "resume", "message", "limit", "backup", "reload", "forget"]),
+    ("Speed", &["top", "doctor", "bench", "tune", "trace", "replay", "report", "elevators", "lab"]),
     ("This program", &["man", "completions"]),
 ];
 

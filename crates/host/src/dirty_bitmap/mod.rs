@@ -328,7 +328,7 @@ impl DirtyBitmap {
         let mut runs = Vec::new();
         let mut at = offset_bytes;
         while at < end && runs.len() < count_max {
-            let (is_dirty, until) = self.run_at(at, &word);
+            let (is_dirty, until) = self.run_at(at, word);
             let until = until.min(end);
             runs.push((until - at, is_dirty));
             at = until;

@@ -1,5 +1,7 @@
 //! BLOCK_STATUS: conversion of extents to descriptors.
 
+use std::slice;
+
 use blockyard_protocol::nbd::{Contexts, DirtyExtent, Export, Extent, Request};
 
 use crate::client::*;
@@ -205,9 +207,9 @@ fn each_selected_context_has_its_own_extents() {
     let allocation = (1, vec![512, 3]);
     let dirty = (2, vec![4608, 1, 512, 0, 4880, 1]);
     for (queries, expected) in [
-        (&[DIRTY][..], &[dirty.clone()][..]),
-        (&["base:allocation"], &[allocation.clone()]),
-        (&[DIRTY, "base:allocation"], &[allocation, dirty]),
+        (&[DIRTY][..], slice::from_ref(&dirty)),
+        (&["base:allocation"], slice::from_ref(&allocation)),
+        (&[DIRTY, "base:allocation"], &[allocation.clone(), dirty.clone()]),
     ] {
         let mut peer = tracked(queries, Mode::Structured);
         let request = ask(&mut peer, Mode::Structured, 10_000, 0);
