@@ -77,6 +77,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("dist", Lane::Binary, "dist --check"),
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
+    ("systemd", Lane::Binary, "systemd"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),

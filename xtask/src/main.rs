@@ -6,6 +6,7 @@
 
 mod audit;
 mod backing;
+mod bare;
 mod bench;
 mod cases;
 mod ceph;
@@ -33,6 +34,7 @@ mod process;
 mod recipes;
 mod recording;
 mod sim;
+mod systemd;
 mod test;
 mod tidy;
 mod tools;
@@ -95,6 +97,8 @@ enum Command {
     Demo,
     /// The release as it is shipped: the program without symbols, these beside it, and packages.
     Dist(dist::Args),
+    /// The units of the package under a real systemd, by the commands of docs/systemd.md.
+    Systemd,
     /// All checks, with a summary.
     Ci(ci::Args),
     /// Long campaigns: hours of fuzzing, random worlds and power cuts, with new seeds.
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
         Command::Dist(args) => dist::run(&args),
+        Command::Systemd => systemd::run(),
         Command::Ci(args) => ci::run(&args),
         Command::Soak(args) => ci::soak(&args),
     };

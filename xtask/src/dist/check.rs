@@ -1,12 +1,12 @@
 //! Checks of the packages: equal bytes when made twice, an installation in a bare root that leaves
 //! nothing behind, and a run of the image.
 
+use crate::bare;
 use crate::lab::Lab;
 use crate::tools::{self, tool};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Work of a user on the bare system, between the installation and the removal.
 const USE: &str = r#"
@@ -58,11 +58,7 @@ pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
 
 fn debian(lab: &Lab, deb: &Path) -> Result<()> {
     let root = lab.disk().join("bare");
-    // Mirrors are slow at times.
-    let mut make = Command::new("timeout");
-    make.args(["-k", "5", "900", "mmdebstrap", "--quiet", "--variant=essential"]);
-    make.arg("--include=e2fsprogs,fuse3,fuse2fs,mount");
-    tools::run(make.arg("bookworm").arg(&root))?;
+    bare::unpack(&root)?;
     fs::copy(deb, root.join("blockyard.deb"))?;
     let before = state(&root)?;
     inside(&root, "dpkg -i /blockyard.deb")?;

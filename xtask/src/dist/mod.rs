@@ -41,19 +41,23 @@ struct Release {
     program: PathBuf,
 }
 
+impl Release {
+    fn of(program: PathBuf) -> Result<Release> {
+        Ok(Release { version: version()?, time_s: time_s()?, folder: folder(), program })
+    }
+}
+
 const SUMMARY: &str = "Encrypted disks without root and without a kernel module";
 const ABOUT: &str = "\
 Blockyard opens LUKS, plain dm-crypt, VeraCrypt, TrueCrypt and BitLocker volumes. It serves them as
 disks for QEMU, the kernel and NBD programs, mounts them, and copies files out of them.";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let folder = lab::target().join("dist");
-    fs::create_dir_all(&folder)?;
-    let program = program(&folder)?;
+    let program = program()?;
     if args.program {
         return Ok(());
     }
-    let release = Release { version: version()?, time_s: time_s()?, folder, program };
+    let release = Release::of(program)?;
     let files = packages(&release)?;
     sums(&release.folder, &files)?;
     if args.check {
@@ -65,6 +69,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         check::installs(&files)?;
     }
     Ok(())
+}
+
+/// Makes the package for Debian only; returns its file.
+pub(crate) fn debian_package() -> Result<PathBuf> {
+    let release = Release::of(program()?)?;
+    let root = tree::stage(&release)?;
+    let file = deb::make(&release, &root)?;
+    fs::remove_dir_all(&root)?;
+    Ok(file)
+}
+
+/// Place of the program and the packages.
+fn folder() -> PathBuf {
+    lab::target().join("dist")
 }
 
 /// Makes all packages; returns their files.
@@ -85,7 +103,9 @@ fn packages(release: &Release) -> Result<Vec<PathBuf>> {
 }
 
 /// Builds the program, and parts it from its symbols.
-fn program(dist: &Path) -> Result<PathBuf> {
+fn program() -> Result<PathBuf> {
+    let dist = folder();
+    fs::create_dir_all(&dist)?;
     let built = lab::build()?;
     let program = dist.join("blockyard");
     let symbols = dist.join("blockyard.debug");
@@ -93,7 +113,7 @@ fn program(dist: &Path) -> Result<PathBuf> {
     tools::run(Command::new("objcopy").arg("--only-keep-debug").args([&built, &symbols]))?;
     // The link holds the name of the file without its folder.
     let mut strip = Command::new("objcopy");
-    strip.current_dir(dist).args(["--strip-all", "--add-gnu-debuglink=blockyard.debug"]);
+    strip.current_dir(&dist).args(["--strip-all", "--add-gnu-debuglink=blockyard.debug"]);
     tools::run(strip.args([&built, &program]))?;
     let len_bytes = fs::metadata(&program)?.len();
     ensure!(len_bytes <= SIZE_MAX_BYTES, "the program has {len_bytes} bytes");

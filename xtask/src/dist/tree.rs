@@ -12,6 +12,8 @@ use std::process::Command;
 const FILES: &[(&str, &str, bool)] = &[
     ("packaging/systemd/blockyard@.service", "usr/lib/systemd/system", false),
     ("packaging/systemd/blockyard@.socket", "usr/lib/systemd/system", false),
+    ("packaging/systemd/user/blockyard@.service", "usr/lib/systemd/user", false),
+    ("packaging/systemd/user/blockyard@.socket", "usr/lib/systemd/user", false),
     ("packaging/vhost-user/50-blockyard.json", "usr/share/qemu/vhost-user", false),
     ("packaging/vhost-user/blockyard-vhost-user-blk", "usr/libexec", true),
     ("README.md", "usr/share/doc/blockyard", false),
