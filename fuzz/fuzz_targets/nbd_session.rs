@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use blockyard_protocol::nbd::{
-    Command, DirtyExtent, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session,
-    Tls,
+    Command, DirtyExtent, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk,
+    Request, Session, Tls,
 };
 use libfuzzer_sys::fuzz_target;
 

@@ -63,8 +63,16 @@ impl HeldBios {
     }
 }
 
+/// Writes that are to be stable.
+struct Stability {
+    /// Whether acknowledged writes can still be made stable.
+    durability: Arc<Durability>,
+    /// Flushes and FUA writes in flight.
+    in_flight: Vec<Stable>,
+}
+
 /// One shard with its executor.
-// 21 fields: each bio passes all of these parts.
+// 20 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
@@ -82,11 +90,9 @@ pub(crate) struct Driver {
     submitter: Submitter,
     /// Records submissions and ends of bios.
     tracepoint: Tracepoint,
-    durability: Arc<Durability>,
+    stability: Stability,
     /// Blocks written since the last backup; `None` if they are not tracked.
     dirty: Option<Arc<DirtyBitmap>>,
-    /// Flushes and FUA writes in flight.
-    stable: Vec<Stable>,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
@@ -146,9 +152,11 @@ impl Driver {
             long: None,
             submitter,
             tracepoint: Tracepoint::new(&parts.switch),
-            durability: Arc::clone(&parts.durability),
+            stability: Stability {
+                durability: Arc::clone(&parts.durability),
+                in_flight: Vec::new(),
+            },
             dirty: parts.dirty.clone(),
-            stable: Vec::new(),
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
@@ -385,7 +393,7 @@ impl Driver {
 
     #[inline]
     fn submit_now(&mut self, bio: Bio) {
-        if let Some(status) = self.durability.refusal(bio.op) {
+        if let Some(status) = self.stability.durability.refusal(bio.op) {
             return self.refuse(&bio, status);
         }
         if let Some(dirty) = &self.dirty
@@ -396,7 +404,7 @@ impl Driver {
         if bio.op == Op::Flush || bio.fua || bio.preflush {
             let is_flush = bio.op == Op::Flush;
             let flush_from = is_flush.then(|| self.executor.samples.begin_flush()).flatten();
-            self.stable.push(Stable { user: bio.user, flush_from });
+            self.stability.in_flight.push(Stable { user: bio.user, flush_from });
         }
         let now = self.now();
         if let Some(share) = &mut self.page_share
@@ -424,11 +432,12 @@ impl Driver {
     /// Fails a flush that succeeded while another one failed, and times the others.
     fn judge(&mut self, from: usize) {
         for done in &mut self.done[from..] {
-            let place = self.stable.iter().position(|stable| stable.user == done.user);
+            let place = self.stability.in_flight.iter().position(|stable| stable.user == done.user);
             if let Some(place) = place {
-                let Stable { flush_from, .. } = self.stable.swap_remove(place);
+                let Stable { flush_from, .. } = self.stability.in_flight.swap_remove(place);
                 if done.status == BlkStatus::Ok {
-                    done.status = self.durability.refusal(Op::Flush).unwrap_or(BlkStatus::Ok);
+                    done.status =
+                        self.stability.durability.refusal(Op::Flush).unwrap_or(BlkStatus::Ok);
                 }
                 if done.status == BlkStatus::Ok
                     && let Some(from) = flush_from
@@ -514,7 +523,7 @@ impl Driver {
         }
         let before = self.done.len();
         self.shard.take_done(&mut self.done);
-        if !self.stable.is_empty() {
+        if !self.stability.in_flight.is_empty() {
             self.judge(before);
         }
         self.end(before);

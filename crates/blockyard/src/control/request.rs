@@ -102,8 +102,8 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, resume-accepting-loss, resize, limit, backup, message, \
-                         key-set, key-wipe, trace-start, trace-stop, reload and forget";
+            let known = "status, suspend, resume, resume-accepting-loss, resize, limit, backup, \
+                         message, key-set, key-wipe, trace-start, trace-stop, reload and forget";
             Err(invalid(format!("the line is none of {known}")))
         }
     }

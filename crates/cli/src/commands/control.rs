@@ -113,8 +113,8 @@ pub(crate) struct LimitArgs {
 /// Begin or end an incremental backup of a volume with `serve --dirty-bitmap`
 ///
 /// After `freeze`, clients see the blocks of this backup in the metadata context of the bitmap, and
-/// later writes are for the next backup. `done` ends the backup. After `failed` the next one has its
-/// blocks too.
+/// later writes are for the next backup. `done` ends the backup. After `failed` the next one has
+/// its blocks too.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct BackupArgs {

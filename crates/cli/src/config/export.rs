@@ -300,7 +300,8 @@ impl ExportText {
             return match granularity {
                 None => Ok(None),
                 Some(_) => Err(Failure::failed(
-                    "`dirty_granularity` is for a `dirty_bitmap`; add `dirty_bitmap = \"NAME=FILE\"`",
+                    "`dirty_granularity` is for a `dirty_bitmap`; add \
+                     `dirty_bitmap = \"NAME=FILE\"`",
                 )),
             };
         };

@@ -9,8 +9,8 @@
 //!   320  zeroes
 //!   512  one bit for each block of the volume, the first in the lowest bit of the first byte
 //! ```
-//! All numbers are little-endian. The bits fill whole words of 64. The header is one sector, so that
-//! a power cut leaves the old one or the new one.
+//! All numbers are little-endian. The bits fill whole words of 64. The header is one sector, so
+//! that a power cut leaves the old one or the new one.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -6,15 +6,15 @@
 //! live ── freeze ──> frozen, and a new live one ── done ────> forgotten
 //!                                               └─ failed ──> added to the live one
 //! ```
-//! A bit is set before the write reaches a device. So each block that differs from the last backup is
-//! dirty, also if its write fails. The driver loads the word first, and changes it only if a bit is
-//! missing: blocks that are written often cost a load.
+//! A bit is set before the write reaches a device. So each block that differs from the last backup
+//! is dirty, also if its write fails. The driver loads the word first, and changes it only if a bit
+//! is missing: blocks that are written often cost a load.
 //!
 //! A freeze takes the bits word by word, without a pause of the writes. A write in flight may have
 //! set its bit before, and change its block after a backup has read it. So the freeze then sets the
 //! bits of all announced ranges in the new live bitmap. None is missed: the writer announces, then
-//! loads the bit; the freeze clears the bit, then loads the announcements. All four are `SeqCst`, so
-//! one of the two sees the other (as in [`blockyard_engine::ranges`]).
+//! loads the bit; the freeze clears the bit, then loads the announcements. All four are `SeqCst`,
+//! so one of the two sees the other (as in [`blockyard_engine::ranges`]).
 //!
 //! The file is marked as in use when the volume is opened, and gets the bits when the last user of
 //! the volume has gone. After a crash it is in use still, and the whole volume counts as dirty.
@@ -316,8 +316,8 @@ impl DirtyBitmap {
         }
     }
 
-    /// Runs of clean and dirty bytes from `offset_bytes` on, at most `count_max`: of the backup that
-    /// runs, or else of the live bitmap.
+    /// Runs of clean and dirty bytes from `offset_bytes` on, at most `count_max`: of the backup
+    /// that runs, or else of the live bitmap.
     pub(crate) fn runs(&self, offset_bytes: u64, len_bytes: u64, count_max: usize) -> Runs {
         let frozen = self.frozen();
         let word = |place: usize| match &*frozen {

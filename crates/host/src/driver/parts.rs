@@ -17,6 +17,7 @@ use crate::stages::StageStats;
 use crate::workers::Workers;
 
 /// All parts that a driver needs, each from another module.
+// 13 fields: each is one part.
 pub(crate) struct Parts {
     pub(crate) table: LoadedTable,
     pub(crate) backend: Arc<Backend>,

@@ -262,8 +262,8 @@ impl<'a> Builder<'a> {
     ) -> Result<Option<Arc<DirtyBitmap>>, Error> {
         let Some(options) = &self.options.dirty_bitmap else { return Ok(None) };
         if self.options.shared {
-            let problem = "a dirty bitmap does not see the writes of other servers; open the volume \
-                           without `shared`";
+            let problem = "a dirty bitmap does not see the writes of other servers; open the \
+                           volume without `shared`";
             return Err(Error::parameter(options.path().display(), problem));
         }
         let durability = Arc::clone(&self.durability);

@@ -130,6 +130,7 @@ impl fmt::Display for PipelineChoice {
 }
 
 /// Options for opening a volume.
+// 13 fields: one for each option.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
     /// Open read-only.

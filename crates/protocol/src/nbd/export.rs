@@ -9,6 +9,7 @@ use super::wire::*;
 const BITMAP_NAME_MAX_BYTES: usize = 1023;
 
 /// One disk that clients may open by name.
+// 13 fields: each is told to clients, by options and flags of its own.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// Name for clients: at most 4096 bytes, without NUL.
@@ -35,8 +36,8 @@ pub struct Export {
     /// Longest READ or WRITE for clients that asked for block sizes. Other clients may send 32 MiB,
     /// the protocol's default.
     pub block_max_bytes: u32,
-    /// Name of the dirty bitmap, for the context `qemu:dirty-bitmap:NAME`: at most 1023 bytes without
-    /// NUL, as in QEMU. `None`: there is none.
+    /// Name of the dirty bitmap, for the context `qemu:dirty-bitmap:NAME`: at most 1023 bytes
+    /// without NUL, as in QEMU. `None`: there is none.
     pub dirty_bitmap: Option<String>,
     /// Whether the size and all before and after it are unknown until a client asks for the export:
     /// [`super::Event::Asked`].

@@ -319,8 +319,8 @@ impl Session {
 
     /// Appends the answer to a BLOCK_STATUS: the known state from the request's offset on, for each
     /// of its [`Request::contexts`]. Extents may have any length and number, and may end before or
-    /// after the request does. Without extents the client learns that the allocation is unknown, and
-    /// that the range is dirty.
+    /// after the request does. Without extents the client learns that the allocation is unknown,
+    /// and that the range is dirty.
     ///
     /// # Panics
     ///
