@@ -1,4 +1,4 @@
-//! `cargo x ci` and `cargo x soak`: all checks. Each part is a command of `cargo x` in a process of
+//! `cargo x ci`: all checks. Each part is a command of `cargo x` in a process of
 //! its own. Two lanes of parts run side by side; a failed part does not stop the rest. The last
 //! line is the count of a test runner.
 
@@ -21,14 +21,6 @@ pub(crate) struct Args {
     /// Also look for known vulnerabilities, with the advisories of this checkout.
     #[arg(long, value_name = "PATH")]
     advisory_db: Option<PathBuf>,
-}
-
-/// Selection of campaigns.
-#[derive(clap::Args)]
-pub(crate) struct SoakArgs {
-    /// Only these campaigns; without a name, all.
-    #[arg(value_name = "PART")]
-    parts: Vec<String>,
 }
 
 /// Parts that run one after another.
@@ -83,20 +75,6 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("bench", Lane::Binary, "bench smoke"),
 ];
 
-/// Name, lane and command of each part of `cargo x soak`. The seeds are new in every run.
-const CAMPAIGNS: &[(&str, Lane, &str)] = &[
-    ("fuzz", Lane::Crates, "fuzz --seconds 600"),
-    ("sim", Lane::Crates, "sim --seeds 1000000000 --seconds 1200"),
-    ("multipath", Lane::Crates, "sim --multipath --seeds 1000000000 --seconds 1200"),
-    ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 1200"),
-    ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 1200"),
-    ("vhost-user", Lane::Crates, "test --vhost-user"),
-    ("fuse", Lane::Crates, "test --fuse"),
-    ("powercut", Lane::Binary, "powercut --full"),
-    ("keys", Lane::Binary, "keys"),
-    ("interop", Lane::Binary, "interop --seconds 60 --rounds 50 --key-rounds 200"),
-];
-
 /// Result of a part.
 struct Outcome {
     name: &'static str,
@@ -117,10 +95,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         parts.push(audit);
     }
     run_all(&wanted(parts, &args.parts)?)
-}
-
-pub(crate) fn soak(args: &SoakArgs) -> Result<()> {
-    run_all(&wanted(all(CAMPAIGNS), &args.parts)?)
 }
 
 fn all(table: &[(&'static str, Lane, &str)]) -> Vec<Part> {
@@ -235,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_part_is_a_command() {
-        for part in all(TESTS).into_iter().chain(all(CAMPAIGNS)) {
+        for part in all(TESTS) {
             let words = std::iter::once("x".to_owned()).chain(part.words);
             if let Err(error) = crate::Cli::try_parse_from(words) {
                 panic!("{}: {error}", part.name);

@@ -6,7 +6,8 @@
 
 use crate::cases::Cases;
 use crate::tools;
-use anyhow::{Context, Result, ensure};
+use crate::totals::Totals;
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,19 +44,20 @@ pub(crate) struct Args {
     input: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     let dir = tools::root().join("fuzz");
     let built = build(&dir)?;
     let mut cases = Cases::new(args.target.as_deref());
-    for target in targets(&dir)? {
-        cases.run(&format!("fuzz {target}"), || one(&dir, &built, &target, args));
+    for target in targets()? {
+        cases.run(&format!("fuzz {target}"), || one(&dir, &built, &target, args, totals));
     }
     cases.finish("fuzz")
 }
 
-fn targets(dir: &Path) -> Result<Vec<String>> {
+/// Names of all targets.
+pub(crate) fn targets() -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(dir.join("fuzz_targets"))? {
+    for entry in fs::read_dir(tools::root().join("fuzz/fuzz_targets"))? {
         let path = entry?.path();
         names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
     }
@@ -81,7 +83,7 @@ fn build(dir: &Path) -> Result<PathBuf> {
     Ok(target_dir.join(triple).join("release"))
 }
 
-fn one(dir: &Path, built: &Path, target: &str, args: &Args) -> Result<String> {
+fn one(dir: &Path, built: &Path, target: &str, args: &Args, totals: &mut Totals) -> Result<String> {
     let corpus = dir.join("corpus").join(target);
     let artifacts = dir.join("artifacts").join(target);
     let seeds = tools::root().join("testdata/fuzz-seeds").join(target);
@@ -105,14 +107,73 @@ fn one(dir: &Path, built: &Path, target: &str, args: &Args) -> Result<String> {
             .arg(&corpus)
             .arg(&seeds),
     };
-    let output = tools::run(&mut fuzz)?;
+    let output = tools::output(&mut fuzz)?;
     let said = tools::text(&output.stderr);
-    let stat = |name: &str| {
-        let line = said.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or("?", str::trim).to_owned()
-    };
-    let edges = said.lines().rev().find_map(|line| line.split("cov: ").nth(1));
-    let edges = edges.and_then(|rest| rest.split(' ').next()).unwrap_or("?");
-    let runs = stat("stat::number_of_executed_units:");
-    Ok(format!("{runs} inputs, {edges} edges, {} MiB", stat("stat::peak_rss_mb:")))
+    let stats = Stats::of(&said);
+    totals.add(&format!("{target}/executions"), stats.executions);
+    totals.raise(&format!("{target}/edges"), stats.edges);
+    totals.raise(&format!("{target}/edges_of"), stats.edges_of);
+    totals.raise(&format!("{target}/corpus"), fs::read_dir(&corpus)?.count() as u64);
+    if !output.status.success() {
+        bail!("{}\n{}", again(target, &said), tools::tail(&said));
+    }
+    let Stats { executions, edges, edges_of, rss_mib } = stats;
+    Ok(format!("{executions} inputs, {edges} of {edges_of} edges, {rss_mib} MiB"))
+}
+
+/// The command that repeats a crash.
+fn again(target: &str, said: &str) -> String {
+    let unit = said.lines().find_map(|line| line.split("Test unit written to ").nth(1));
+    let root = format!("{}/", tools::root().display());
+    match unit {
+        Some(unit) => format!("again: cargo x fuzz {target} {}", unit.trim_start_matches(&root)),
+        None => format!("again: cargo x fuzz {target}"),
+    }
+}
+
+/// Figures of libFuzzer.
+struct Stats {
+    executions: u64,
+    /// Edges that were reached.
+    edges: u64,
+    /// Edges of the target, code of its libraries included.
+    edges_of: u64,
+    rss_mib: u64,
+}
+
+impl Stats {
+    fn of(said: &str) -> Self {
+        let number = |text: Option<&str>| {
+            let digits = text.map_or("", str::trim).split(|c: char| !c.is_ascii_digit()).next();
+            digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+        };
+        let line = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
+        let last = said.lines().rev().find_map(|line| line.split("cov: ").nth(1));
+        let tables = said.lines().find(|line| line.starts_with("INFO: Loaded 1 PC tables"));
+        Self {
+            executions: number(line("stat::number_of_executed_units:")),
+            edges: number(last),
+            edges_of: number(tables.and_then(|line| line.split('(').nth(1))),
+            rss_mib: number(line("stat::peak_rss_mb:")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_and_the_command_of_a_crash_are_read_from_libfuzzer() {
+        let said = "INFO: Loaded 1 PC tables (5120 PCs): 5120 [0x1,0x2),\n\
+                    #9\tINITED cov: 70 ft: 71 corp: 3/9b\n\
+                    #512\tpulse  cov: 88 ft: 90 corp: 4/12b\n\
+                    stat::number_of_executed_units: 1200\n\
+                    stat::peak_rss_mb:              61\n";
+        let stats = Stats::of(said);
+        assert_eq!([stats.executions, stats.edges, stats.edges_of], [1200, 88, 5120]);
+        assert_eq!(stats.rss_mib, 61);
+        let said = format!("x; Test unit written to {}/fuzz/a/crash-1", tools::root().display());
+        assert_eq!(again("trace", &said), "again: cargo x fuzz trace fuzz/a/crash-1");
+    }
 }

@@ -18,9 +18,11 @@ mod ci;
 mod corpus;
 mod demo;
 mod deny;
+mod disconnects;
 mod dist;
 mod elsewhere;
 mod fuzz;
+mod growth;
 mod hygiene;
 mod interop;
 mod keys;
@@ -31,17 +33,25 @@ mod nbd;
 mod numbers;
 mod powercut;
 mod process;
+mod random;
 mod recipes;
 mod recording;
 mod sim;
+mod soak;
+mod syscalls;
 mod systemd;
 mod test;
 mod tidy;
 mod tools;
+mod totals;
+mod verdicts;
 mod volume;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use totals::Totals;
 
 /// Every check, test and benchmark of Blockyard.
 #[derive(Parser)]
@@ -49,6 +59,9 @@ use std::process::ExitCode;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Write the counts of this run to a file, as JSON; `soak` adds them to its journal.
+    #[arg(long, global = true, value_name = "FILE")]
+    totals: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -76,6 +89,14 @@ enum Command {
     /// Random worlds with faults and power cuts under the oracles, and the bugs that these must
     /// find.
     Sim(sim::Args),
+    /// Clients that leave at every byte of a session.
+    Disconnects(disconnects::Args),
+    /// Memory, descriptors and threads of a server under load that comes and goes.
+    Growth(growth::Args),
+    /// Changed LUKS headers before Blockyard, cryptsetup and QEMU.
+    Verdicts(verdicts::Args),
+    /// Fail each system call by turns: an error line, and no loss.
+    Syscalls(syscalls::Args),
     /// Cut the power of a disk under the server: flushed data must survive.
     Powercut(powercut::Args),
     /// Compare docs/ceph-scale.md with the experiment that its tables come from.
@@ -101,12 +122,26 @@ enum Command {
     Systemd,
     /// All checks, with a summary.
     Ci(ci::Args),
-    /// Long campaigns: hours of fuzzing, random worlds and power cuts, with new seeds.
-    Soak(ci::SoakArgs),
+    /// Long campaigns with new seeds, for a number of hours, and the page of their totals.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::parse();
+    let mut totals = Totals::default();
+    let result = run(cli.command, &mut totals);
+    let written = cli.totals.map_or(Ok(()), |path| totals.write(&path));
+    match result.and(written) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo x: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, totals: &mut Totals) -> Result<()> {
+    match command {
         Command::Check => check::run(),
         Command::Tidy => tidy::run(),
         Command::Deny => deny::run(),
@@ -114,11 +149,15 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Corpus(args) => corpus::run(&args),
         Command::Keys(args) => keys::run(&args),
-        Command::Interop(args) => interop::run(&args),
+        Command::Interop(args) => interop::run(&args, totals),
         Command::Hygiene(args) => hygiene::run(&args),
-        Command::Fuzz(args) => fuzz::run(&args),
-        Command::Sim(args) => sim::run(&args),
-        Command::Powercut(args) => powercut::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args, totals),
+        Command::Sim(args) => sim::run(&args, totals),
+        Command::Disconnects(args) => disconnects::run(&args, totals),
+        Command::Growth(args) => growth::run(&args, totals),
+        Command::Verdicts(args) => verdicts::run(&args, totals),
+        Command::Syscalls(args) => syscalls::run(&args, totals),
+        Command::Powercut(args) => powercut::run(&args, totals),
         Command::CephScale(args) => ceph_scale::run(&args),
         Command::Recipes(args) => recipes::run(&args),
         Command::Choosing(args) => choosing::run(&args),
@@ -130,13 +169,6 @@ fn main() -> ExitCode {
         Command::Dist(args) => dist::run(&args),
         Command::Systemd => systemd::run(),
         Command::Ci(args) => ci::run(&args),
-        Command::Soak(args) => ci::soak(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cargo x: {error:#}");
-            ExitCode::FAILURE
-        }
+        Command::Soak(args) => soak::run(&args),
     }
 }

@@ -122,7 +122,8 @@ impl Raw {
         self.send(command, 77, at, data)?;
         let (cookie, error) = self.reply()?;
         ensure!(cookie == 77, "reply with another request's cookie {cookie}");
-        ensure!(error == 0, "request failed with error {error}");
+        let Range { offset, len } = at;
+        ensure!(error == 0, "command {command} of {len} bytes at {offset} failed: error {error}");
         let mut payload = vec![0; if command == READ { at.len as usize } else { 0 }];
         self.stream.read_exact(&mut payload)?;
         Ok(payload)

@@ -1,9 +1,11 @@
 //! `cargo x sim`: random worlds with faults and power cuts under the oracles, and the planted bugs
 //! that these must find. The runner is `crates/sim/examples/torture.rs`, built for release.
 
+use crate::totals::Totals;
 use crate::{lab, tools};
-use anyhow::Result;
-use std::process::Command;
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 /// Number of worlds, one world, or the canaries.
 #[derive(clap::Args)]
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     ranges: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     let seconds = |default| args.seconds.unwrap_or(default).to_string();
     let mut words = match (args.seed, args.canaries) {
         _ if args.pages => vec!["pages".into(), args.seeds.to_string()],
@@ -66,5 +68,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         words.insert(0, "ranges".into());
     }
     let torture = lab::build_example("blockyard-sim", "torture")?;
-    tools::show(Command::new(torture).current_dir(tools::root()).args(words))
+    let mut command = Command::new(torture);
+    counted(command.current_dir(tools::root()).args(words), totals)
+}
+
+/// Shows what the runner prints, and takes the line with its counts.
+fn counted(command: &mut Command, totals: &mut Totals) -> Result<()> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("the worlds do not start")?;
+    let output = child.stdout.take().context("the output of the worlds")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        match line.strip_prefix("counts: ") {
+            Some(counts) => take_counts(counts, totals).context(line.clone())?,
+            None => println!("{line}"),
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("the worlds ended with {status}");
+    }
+    Ok(())
+}
+
+/// Adds counts of the form `worlds=5 faults=70`.
+fn take_counts(text: &str, totals: &mut Totals) -> Result<()> {
+    for word in text.split(' ') {
+        let (name, count) = word.split_once('=').context("no count")?;
+        let count = count.parse()?;
+        if name.ends_with("_seed") { totals.raise(name, count) } else { totals.add(name, count) }
+    }
+    Ok(())
 }

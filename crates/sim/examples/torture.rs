@@ -117,45 +117,81 @@ fn clean(
     limit: Duration,
 ) -> Result<(), String> {
     let start = Instant::now();
-    let mut worlds = 0u64;
     let mut sum = Report::default();
-    for seed in seeds {
-        if start.elapsed() >= limit {
-            break;
-        }
+    let ran = worlds(seeds, limit, |seed| {
         let report = torture::run(seed, config).map_err(|violation| violation.to_string())?;
-        worlds += 1;
-        sum.bios += report.bios;
-        sum.failed += report.failed;
-        sum.requests += report.requests;
-        sum.merges += report.merges;
-        sum.faults += report.faults;
-        sum.outages += report.outages;
-        sum.partial += report.partial;
-        sum.resent += report.resent;
-        sum.fua_parts += report.fua_parts;
-        sum.power_cuts += report.power_cuts;
-        sum.sectors_lost += report.sectors_lost;
-    }
-    println!("{worlds} worlds, each twice, in {:.1} s: clean", start.elapsed().as_secs_f64());
+        add(&mut sum, &report);
+        Ok(())
+    });
+    let Report { bios, failed, requests, merges, faults, power_cuts, sectors_lost, .. } = sum;
+    let Report { outages, partial, resent, fua_parts, .. } = sum;
+    ran.print_counts(&format!(
+        " simulated_ms={} bios={bios} requests={requests} faults={faults} power_cuts={power_cuts} \
+         sectors_lost={sectors_lost} outages={outages}",
+        sum.time.0 / 1_000_000
+    ));
+    ran.found?;
+    println!("{} worlds, each twice, in {:.1} s: clean", ran.worlds, start.elapsed().as_secs_f64());
     println!(
-        "{} bios ({} failed), {} requests, {} merges, {} faults, {} power cuts took {} sectors",
-        sum.bios,
-        sum.failed,
-        sum.requests,
-        sum.merges,
-        sum.faults,
-        sum.power_cuts,
-        sum.sectors_lost
+        "{bios} bios ({failed} failed), {requests} requests, {merges} merges, {faults} faults, \
+         {power_cuts} power cuts took {sectors_lost} sectors"
     );
     if config.storage == Storage::Devices {
-        println!("{} requests were parts of FUA writes", sum.fua_parts);
+        println!("{fua_parts} requests were parts of FUA writes");
     }
     if config.storage == Storage::Paths {
-        let Report { outages, partial, resent, .. } = sum;
         println!("{outages} paths went down, {partial} requests done in part, {resent} sent again");
     }
     Ok(())
+}
+
+fn add(sum: &mut Report, report: &Report) {
+    sum.time.0 += report.time.0;
+    sum.bios += report.bios;
+    sum.failed += report.failed;
+    sum.requests += report.requests;
+    sum.merges += report.merges;
+    sum.faults += report.faults;
+    sum.outages += report.outages;
+    sum.partial += report.partial;
+    sum.resent += report.resent;
+    sum.fua_parts += report.fua_parts;
+    sum.power_cuts += report.power_cuts;
+    sum.sectors_lost += report.sectors_lost;
+}
+
+/// Worlds that ran, and the finding that ended them.
+struct Ran {
+    first_seed: u64,
+    worlds: u64,
+    found: Result<(), String>,
+}
+
+impl Ran {
+    /// Prints the line that `cargo x` reads: words of a name and a count.
+    fn print_counts(&self, more: &str) {
+        let Self { first_seed, worlds, .. } = self;
+        let last_seed = (first_seed + worlds).saturating_sub(1);
+        println!("counts: first_seed={first_seed} last_seed={last_seed} worlds={worlds}{more}");
+    }
+}
+
+/// Runs the worlds of these seeds until the time is over or one has a finding.
+fn worlds(
+    seeds: std::ops::Range<u64>,
+    limit: Duration,
+    mut run: impl FnMut(u64) -> Result<(), String>,
+) -> Ran {
+    let start = Instant::now();
+    let mut ran = Ran { first_seed: seeds.start, worlds: 0, found: Ok(()) };
+    for seed in seeds {
+        if start.elapsed() >= limit || ran.found.is_err() {
+            break;
+        }
+        ran.found = run(seed);
+        ran.worlds += 1;
+    }
+    ran
 }
 
 /// Runs one world and prints all its events.

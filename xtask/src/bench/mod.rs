@@ -10,7 +10,7 @@ pub(crate) mod fio;
 mod floor;
 mod fuse;
 mod generator;
-mod machine;
+pub(crate) mod machine;
 mod nbd;
 mod peers;
 mod rbd;

@@ -121,7 +121,7 @@ fn connect_and_send(socket: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Writes, flushes and reads back on a new connection.
-fn good_client(server: &Server) -> Result<()> {
+pub(crate) fn good_client(server: &Server) -> Result<()> {
     let mut client = Raw::connect(server.socket()).context("a good client is not served")?;
     let data = noise(u64::from(std::process::id()), 100_000);
     client.write(3_000_000, &data)?;
@@ -209,13 +209,13 @@ fn leave(server: &Server, count: u32) -> Result<String> {
 }
 
 /// Resources of a server: threads, and descriptors if readable.
-struct Footprint {
+pub(crate) struct Footprint {
     threads: usize,
     descriptors: Option<usize>,
 }
 
 impl Footprint {
-    fn of(server: &Server) -> Result<Footprint> {
+    pub(crate) fn of(server: &Server) -> Result<Footprint> {
         let process = server.process();
         good_client(server)?;
         let mut seen = (0, 0);
@@ -228,7 +228,7 @@ impl Footprint {
         Ok(Footprint { threads: process.threads()?, descriptors })
     }
 
-    fn regained(&self, server: &Server) -> Result<()> {
+    pub(crate) fn regained(&self, server: &Server) -> Result<()> {
         let process = server.process();
         let back = until(SETTLE, || {
             // Ended threads are released at the latest when the next client comes, whose own thread

@@ -8,6 +8,7 @@ use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
 use crate::lab::{Lab, Server};
 use crate::nbd::{FLUSH, Range, Raw, WRITE};
+use crate::totals::Totals;
 use crate::volume::{Maker, Recipe, noise};
 use anyhow::{Result, bail, ensure};
 use std::path::Path;
@@ -40,7 +41,7 @@ const PLACES: &[(Backing, &str, &str)] = &[
     (Backing::Loop, "", "--elevator mq-deadline --max-sectors 256"),
 ];
 
-pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
+pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32, totals: &mut Totals) {
     let each = rounds.div_ceil(u32::try_from(PLACES.len()).expect("a few"));
     for (backing, options, serve) in PLACES {
         let words = [backing.name(), options, serve].join(" ");
@@ -49,7 +50,11 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
         cases.run(&name, || {
             let recipe = Recipe { name: "crash", maker: Maker::Blockyard, options };
             match backing.make(lab, &recipe)? {
-                Some(volume) => kill_rounds(lab, &volume, serve, each),
+                Some(volume) => {
+                    let said = kill_rounds(lab, &volume, serve, each)?;
+                    totals.add("kills", u64::from(each));
+                    Ok(said)
+                }
                 None => Ok("this machine has no loop device".into()),
             }
         });

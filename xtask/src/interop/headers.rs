@@ -34,8 +34,11 @@ pub(crate) struct Luks2 {
 
 impl Luks2 {
     pub(crate) fn read(path: &Path) -> Result<Luks2> {
-        let image = fs::read(path)?;
-        ensure!(image.starts_with(b"LUKS\xba\xbe\0\x02"), "{}: not LUKS2", path.display());
+        Luks2::parse(fs::read(path)?).with_context(|| path.display().to_string())
+    }
+
+    pub(crate) fn parse(image: Vec<u8>) -> Result<Luks2> {
+        ensure!(image.starts_with(b"LUKS\xba\xbe\0\x02"), "not LUKS2");
         let header_bytes = u64::from_be_bytes(image[8..16].try_into()?);
         Ok(Luks2 { image, header_bytes: usize::try_from(header_bytes)? })
     }
@@ -69,6 +72,14 @@ impl Luks2 {
             self.image[at + 16..at + 24].copy_from_slice(&sequence.to_be_bytes());
         }
         self.seal(copy);
+    }
+
+    /// Changes a byte of the binary header of one copy.
+    pub(crate) fn set_byte(&mut self, copy: usize, at: usize, value: u8, is_sealed: bool) {
+        self.image[copy * self.header_bytes + at] = value;
+        if is_sealed {
+            self.seal(copy);
+        }
     }
 
     fn seal(&mut self, copy: usize) {

@@ -6,6 +6,7 @@
 use crate::cases::Cases;
 use crate::lab::Lab;
 use crate::tools;
+use crate::totals::Totals;
 use crate::volume::{luks_format, sparse};
 use anyhow::{Result, ensure};
 use std::fs;
@@ -18,8 +19,12 @@ const ATTEMPTS: u32 = 50;
 const ROUNDS_OF_A_VOLUME: u32 = 15;
 const CHEAP: &str = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
 
-pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
-    cases.run("cryptsetup luksAddKey beside ours: no keyslot is lost", || beside(lab, rounds));
+pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32, totals: &mut Totals) {
+    cases.run("cryptsetup luksAddKey beside ours: no keyslot is lost", || {
+        let said = beside(lab, rounds)?;
+        totals.add("key_rounds", u64::from(rounds));
+        Ok(said)
+    });
 }
 
 fn beside(lab: &Lab, rounds: u32) -> Result<String> {

@@ -3,12 +3,12 @@
 //! Every check is a named case. The server runs as an ordinary user without capabilities. If a
 //! foreign program is not installed, its case fails with the package's name; it is never skipped.
 
-mod broken;
+pub(crate) mod broken;
 mod clients;
 pub(crate) mod content;
 mod crash;
 mod failing;
-mod headers;
+pub(crate) mod headers;
 mod hostile;
 mod jobs;
 mod kernel;
@@ -30,6 +30,7 @@ mod traces;
 
 use crate::cases::Cases;
 use crate::lab::Lab;
+use crate::totals::Totals;
 use anyhow::Result;
 
 /// Lengths and selection.
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     pub(crate) only: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     let lab = Lab::new()?;
     let mut cases = Cases::new(args.only.as_deref());
     peers::run(&mut cases, &lab);
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     service::run(&mut cases, &lab);
     scraped::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
-    keys::run(&mut cases, &lab, args.key_rounds);
+    keys::run(&mut cases, &lab, args.key_rounds, totals);
     tokens::run(&mut cases, &lab);
     hostile::run(&mut cases, &lab);
     broken::run(&mut cases, &lab, args.disconnects);
@@ -76,6 +77,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     options::run(&mut cases, &lab);
     paths::run(&mut cases, &lab, args.seconds);
     failing::run(&mut cases, &lab);
-    crash::run(&mut cases, &lab, args.rounds);
+    crash::run(&mut cases, &lab, args.rounds, totals);
     cases.finish("interop")
 }

@@ -1,6 +1,6 @@
 //! Planted faults, each of which the power cuts must find.
 
-use super::{Outcome, cuts_of, mount};
+use super::{Length, Outcome, cuts_of, mount};
 use crate::cases::Cases;
 use crate::lab::{self, Lab};
 use anyhow::{Result, bail};
@@ -49,7 +49,7 @@ pub(super) fn run(seed: u64, only: Option<&str>) -> Result<()> {
                 let mut lab = Lab::with(&built)?;
                 lab.plant(canary.name);
                 let power = mount(&lab)?;
-                match cuts_of(variant, &lab, &power, seed, CUTS_MAX)? {
+                match cuts_of(variant, &lab, &power, seed, Length { cuts: CUTS_MAX, time: None })? {
                     Outcome::Broken { cuts, why } => Ok(format!("after {cuts} cuts: {why}")),
                     Outcome::Kept(tally) => bail!("not found: {tally}"),
                     Outcome::Impossible(why) => Ok(why.to_owned()),

@@ -5,7 +5,7 @@
 //! 512 bytes: each sector keeps its stable bytes or those of any later change. Directory entries
 //! follow the same rule: they are stable after `fsyncdir`.
 
-use super::random::Random;
+use crate::random::Random;
 use std::collections::BTreeMap;
 
 /// Unit that a disk writes atomically.

@@ -7,7 +7,7 @@
 //! the power is off all requests fail with EIO.
 
 use super::disk::{Disk, Dropped, Ino, ROOT};
-use super::random::Random;
+use crate::random::Random;
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Uid;

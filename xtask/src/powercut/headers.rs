@@ -1,9 +1,9 @@
 //! `format` and `repair` on a disk whose power is cut: a volume with a valid header must open.
 
 use super::fuse::PowerDisk;
-use super::random::Random;
 use super::{Broken, Tally};
 use crate::lab::Lab;
+use crate::random::Random;
 use crate::tools;
 use crate::volume::noise;
 use anyhow::{Context, Result, ensure};

@@ -2,8 +2,8 @@
 
 use super::fuse::PowerDisk;
 use super::ledger::{Ledger, UNIT_BYTES, Write};
-use super::random::Random;
 use crate::nbd::{FLAG_FUA, FLAG_NO_HOLE, FLUSH, Range, Raw, WRITE, WRITE_ZEROES};
+use crate::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -11,24 +11,23 @@ mod fuse;
 mod headers;
 mod ledger;
 mod load;
-mod random;
 mod variants;
 
 use crate::backing::LoopDevice;
 use crate::cases::Cases;
 use crate::lab::Lab;
+use crate::random::Random;
+use crate::totals::Totals;
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::PowerDisk;
 use headers::{Headers, JOBS};
 use ledger::Ledger;
 use load::Load;
-use random::Random;
 use std::fs;
-use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use variants::{Layout, Running, Setup, VARIANTS, VOLUME_BYTES, Variant};
 
 /// Time limit of the load until the cut; a longer run hangs.
@@ -43,6 +42,9 @@ pub(crate) struct Args {
     /// 10,000 cuts.
     #[arg(long, conflicts_with = "cuts")]
     full: bool,
+    /// As many cuts as fit into this time, in all variants together.
+    #[arg(long, conflicts_with_all = ["cuts", "full", "canaries"])]
+    seconds: Option<u64>,
     /// Only in this variant.
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
@@ -57,7 +59,7 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     fuse::check_machine()?;
     if args.canaries {
         return canaries::run(args.seed, args.canary.as_deref());
@@ -71,12 +73,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("no such variant; there are {}", all.join(", "));
     }
     let cuts = if args.full { 10_000 } else { args.cuts };
-    let each = cuts.div_ceil(chosen.len() as u64);
+    let each = match args.seconds {
+        Some(seconds) => Length::of_time(seconds, chosen.len()),
+        None => Length { cuts: cuts.div_ceil(chosen.len() as u64), time: None },
+    };
+    totals.raise("first_seed", args.seed);
     for name in chosen {
         cases.run(&format!("power cuts: {name}"), || {
             let power = mount(&lab)?;
             match cuts_of(name, &lab, &power, args.seed, each)? {
-                Outcome::Kept(tally) => Ok(tally.to_string()),
+                Outcome::Kept(tally) => {
+                    tally.add_to(args.seed, totals);
+                    Ok(tally.to_string())
+                }
                 Outcome::Impossible(why) => Ok(why.to_owned()),
                 Outcome::Broken { why, .. } => bail!(why),
             }
@@ -88,6 +97,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn variant_names() -> impl Iterator<Item = &'static str> {
     let served = VARIANTS.iter().map(|variant| variant.name);
     served.chain(JOBS.iter().map(|(name, _)| *name))
+}
+
+/// End of the cuts of a variant.
+#[derive(Clone, Copy)]
+struct Length {
+    cuts: u64,
+    time: Option<Duration>,
+}
+
+impl Length {
+    /// This time, shared out over the variants. One cut is always done.
+    fn of_time(seconds: u64, variants: usize) -> Self {
+        let time = Duration::from_secs(seconds) / u32::try_from(variants).expect("a few");
+        Self { cuts: u64::from(u32::MAX), time: Some(time) }
+    }
+
+    fn seeds(self, first: u64) -> impl Iterator<Item = u64> {
+        let start = Instant::now();
+        let is_over = move || self.time.is_some_and(|time| start.elapsed() >= time);
+        (first..first + self.cuts).take_while(move |seed| *seed == first || !is_over())
+    }
 }
 
 /// Result of some cuts of a variant.
@@ -114,16 +144,16 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Does `cuts` cuts in the variant of this name, until a promise is broken.
-fn cuts_of(name: &str, lab: &Lab, power: &PowerDisk, seed: u64, cuts: u64) -> Result<Outcome> {
+/// Does cuts in the variant of this name, until a promise is broken.
+fn cuts_of(name: &str, lab: &Lab, power: &PowerDisk, seed: u64, length: Length) -> Result<Outcome> {
     let mut tally = Tally::default();
     let variant = VARIANTS.iter().find(|variant| variant.name == name);
     let result = match variant {
         Some(variant) if variant.layout == Layout::Loop && !LoopDevice::available() => {
             return Ok(Outcome::Impossible("this machine has no loop device"));
         }
-        Some(variant) => cut_often(lab, power, variant, seed..seed + cuts, &mut tally),
-        None => cut_headers(lab, power, name, seed..seed + cuts, &mut tally),
+        Some(variant) => cut_often(lab, power, variant, length.seeds(seed), &mut tally),
+        None => cut_headers(lab, power, name, length.seeds(seed), &mut tally),
     };
     match result {
         Ok(()) => Ok(Outcome::Kept(tally)),
@@ -138,7 +168,7 @@ fn cut_headers(
     lab: &Lab,
     power: &PowerDisk,
     name: &str,
-    seeds: Range<u64>,
+    seeds: impl Iterator<Item = u64>,
     tally: &mut Tally,
 ) -> Result<()> {
     let job = JOBS.iter().find(|(known, _)| *known == name).context("no such variant")?.1;
@@ -170,6 +200,15 @@ struct Tally {
     promises: u64,
     syncs: u64,
     lost_sectors: u64,
+}
+
+impl Tally {
+    fn add_to(&self, seed: u64, totals: &mut Totals) {
+        totals.raise("last_seed", (seed + self.cuts).saturating_sub(1));
+        totals.add("power_cuts", self.cuts);
+        totals.add("promises", self.promises);
+        totals.add("sectors_lost", self.lost_sectors);
+    }
 }
 
 impl std::fmt::Display for Tally {
@@ -208,7 +247,7 @@ fn cut_often(
     lab: &Lab,
     power: &PowerDisk,
     variant: &Variant,
-    seeds: Range<u64>,
+    seeds: impl Iterator<Item = u64>,
     tally: &mut Tally,
 ) -> Result<()> {
     let setup = Setup::new(variant, lab, power)?;

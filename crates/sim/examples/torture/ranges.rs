@@ -9,22 +9,22 @@ use blockyard_sim::torture::ranges::{self, Report, Sabotage};
 /// Runs worlds without a canary; the first report of an oracle ends the run.
 pub(crate) fn clean(seeds: Range<u64>, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
-    let mut worlds = 0u64;
     let mut sum = Report::default();
-    for seed in seeds {
-        if start.elapsed() >= limit {
-            break;
-        }
+    let ran = super::worlds(seeds, limit, |seed| {
         let report = ranges::run(seed, None).map_err(|violation| violation.to_string())?;
-        worlds += 1;
         sum.requests += report.requests;
         sum.patches += report.patches;
         sum.waits += report.waits;
         sum.leaves += report.leaves;
         sum.steps += report.steps;
-    }
-    println!("{worlds} worlds, each twice, in {:.1} s: clean", start.elapsed().as_secs_f64());
+        Ok(())
+    });
     let Report { requests, patches, waits, leaves, steps, .. } = sum;
+    ran.print_counts(&format!(
+        " requests={requests} waits={waits} disconnects={leaves} steps={steps}"
+    ));
+    ran.found?;
+    println!("{} worlds, each twice, in {:.1} s: clean", ran.worlds, start.elapsed().as_secs_f64());
     println!(
         "{requests} requests, {patches} parts of sectors, {waits} waited, {leaves} connections \
          left, {steps} steps"
