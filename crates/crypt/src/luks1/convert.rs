@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::format::uuid_field;
 use super::{
     DIGEST_LEN_BYTES, Header, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE, Keyslot,
     SALT_LEN_BYTES,
@@ -130,7 +131,7 @@ impl Header {
             digest: parts.digest,
             digest_salt: parts.digest_salt,
             digest_iterations: parts.digest_iterations,
-            uuid: parts.uuid,
+            uuid: uuid_field(&parts.uuid),
             keyslots: [Keyslot {
                 state: KEYSLOT_INACTIVE,
                 iterations: 0,

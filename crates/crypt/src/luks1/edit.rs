@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use super::format::uuid_field;
 use super::{
     Header, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE, PADDED_LEN_BYTES, SALT_LEN_BYTES,
 };
@@ -107,10 +108,12 @@ impl Header {
         of(self) == of(other)
     }
 
-    /// UUID of the volume.
+    /// UUID of the volume, up to the first byte that is not printable ASCII.
     #[must_use]
     pub fn uuid(&self) -> &str {
-        &self.uuid
+        let printable = |byte: &u8| (b' '..=b'~').contains(byte);
+        let len = self.uuid.iter().take_while(|byte| printable(byte)).count();
+        std::str::from_utf8(&self.uuid[..len]).expect("ASCII is UTF-8")
     }
 
     /// First byte of the data.
@@ -257,7 +260,7 @@ impl Header {
     /// The plan of another UUID, which the caller has checked.
     pub(crate) fn plan_uuid(&self, uuid: &str) -> Plan {
         let mut header = self.clone();
-        uuid.clone_into(&mut header.uuid);
+        header.uuid = uuid_field(uuid);
         Plan { keyslot: 0, steps: header.steps().to_vec() }
     }
 }

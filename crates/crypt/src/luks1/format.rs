@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     DIGEST_LEN_BYTES, Header, KEY_LEN_MAX_BYTES, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE,
-    Keyslot, MAGIC, PADDED_LEN_BYTES,
+    Keyslot, MAGIC, PADDED_LEN_BYTES, UUID_LEN_BYTES,
 };
 use crate::af;
 use crate::cipher::{CipherSpec, SectorCipher};
@@ -175,7 +175,7 @@ fn plan(options: &FormatOptions) -> Result<Header, Error> {
         digest: [0; DIGEST_LEN_BYTES],
         digest_salt: [0; 32],
         digest_iterations,
-        uuid: uuid.to_string(),
+        uuid: uuid_field(&uuid.to_string()),
         keyslots: std::array::from_fn(|number| Keyslot {
             state: if number == 0 { KEYSLOT_ACTIVE } else { KEYSLOT_INACTIVE },
             iterations: if number == 0 { iterations } else { 0 },
@@ -253,7 +253,7 @@ impl Header {
         bytes.extend_from_slice(&self.digest);
         bytes.extend_from_slice(&self.digest_salt);
         bytes.extend_from_slice(&self.digest_iterations.to_be_bytes());
-        push_text(&mut bytes, &self.uuid, 40);
+        bytes.extend_from_slice(&self.uuid);
         for keyslot in &self.keyslots {
             bytes.extend_from_slice(&keyslot.state.to_be_bytes());
             bytes.extend_from_slice(&keyslot.iterations.to_be_bytes());
@@ -264,6 +264,13 @@ impl Header {
         bytes.resize(PADDED_LEN_BYTES as usize, 0);
         bytes
     }
+}
+
+/// A UUID, padded as on disk.
+pub(super) fn uuid_field(text: &str) -> [u8; UUID_LEN_BYTES] {
+    let mut field = [0; UUID_LEN_BYTES];
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    field
 }
 
 /// Writes text into a NUL-padded field. The text may fill the field: the headers of others may have

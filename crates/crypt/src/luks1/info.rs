@@ -74,7 +74,7 @@ impl Header {
             .filter(|(_, keyslot)| keyslot.state != KEYSLOT_INACTIVE)
             .map(|(number, keyslot)| (number, self.keyslot_info(keyslot)));
         Info {
-            uuid: self.uuid.clone(),
+            uuid: self.uuid().to_owned(),
             cipher: self.cipher(),
             cipher_table_based: CipherSpec::text_is_table_based(&self.cipher()),
             key_size_bits: self.key_len_bytes * 8,
@@ -107,7 +107,7 @@ impl Header {
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "LUKS1 volume")?;
-        writeln!(f, "UUID:        {}", self.uuid)?;
+        writeln!(f, "UUID:        {}", self.uuid())?;
         write!(f, "Cipher:      {}", self.cipher())?;
         if CipherSpec::text_is_table_based(&self.cipher()) == Some(true) {
             write!(f, ", table-based: cache timing may tell of the key")?;

@@ -53,6 +53,7 @@ const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
 const DIGEST_LEN_BYTES: usize = 20;
+const UUID_LEN_BYTES: usize = 40;
 /// Greatest key length. No cipher has longer keys; the field could ask for 4 GiB.
 pub(crate) const KEY_LEN_MAX_BYTES: u32 = 1024;
 
@@ -67,7 +68,8 @@ pub struct Header {
     digest: [u8; DIGEST_LEN_BYTES],
     digest_salt: [u8; SALT_LEN_BYTES],
     digest_iterations: u32,
-    uuid: String,
+    /// As on disk: no byte of it is needed to open the volume.
+    uuid: [u8; UUID_LEN_BYTES],
     keyslots: [Keyslot; KEYSLOT_COUNT],
 }
 
@@ -203,7 +205,7 @@ impl Header {
             digest: fields.bytes(),
             digest_salt: fields.bytes(),
             digest_iterations: fields.be32(),
-            uuid: fields.text::<40>("uuid")?,
+            uuid: fields.bytes(),
             keyslots: std::array::from_fn(|_| Keyslot {
                 state: fields.be32(),
                 iterations: fields.be32(),

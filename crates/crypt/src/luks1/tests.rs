@@ -11,6 +11,7 @@ const HASH: usize = 72;
 const PAYLOAD_OFFSET: usize = 104;
 const KEY_BYTES: usize = 108;
 const DIGEST_ITERATIONS: usize = 164;
+const UUID: usize = 168;
 const KEYSLOT_0: usize = 208;
 const KEYSLOT_LEN: usize = 48;
 
@@ -89,6 +90,16 @@ fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
     let error = header.crypt_params(&volume().1, DEVICE_LEN as u64, false).unwrap_err();
     assert!(error.to_string().contains("`header`"), "{error}");
     assert!(header.crypt_params(&volume().1, DEVICE_LEN as u64, true).is_ok());
+}
+
+/// `cargo x verdicts` found that cryptsetup opens such a volume, and ours refused it.
+#[test]
+fn header_with_an_unprintable_uuid_opens_and_keeps_its_bytes() {
+    let device = device_with(UUID + 9, &[0x1b, 0xfb]);
+    assert_eq!(unlock(&device, None).unwrap().volume_key, volume().1);
+    let header = Header::read(&device).unwrap();
+    assert_eq!(header.uuid(), String::from_utf8_lossy(&device[UUID..UUID + 9]));
+    assert_eq!(header.to_bytes()[UUID..UUID + 40], device[UUID..UUID + 40]);
 }
 
 #[test]
