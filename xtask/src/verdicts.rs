@@ -43,11 +43,12 @@ const BASES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Words of our errors about what a test of a passphrase does not look at (segments, data, ciphers),
-/// or what is refused by design: limits, null ciphers, requirements, and stripes other than the
-/// 4000 of the format's specification, which cryptsetup does not read.
+/// Words of our errors about what a test of a passphrase does not look at (segments, data,
+/// ciphers), or what is refused by design: limits, null ciphers, requirements, a key area that is
+/// shorter than its key, and stripes other than the 4000 of the format's specification.
 const EXPLAINED: &[&str] = &[
     "af.stripes",
+    "the split of a key",
     "support",
     "segment",
     "data device",

@@ -95,8 +95,12 @@ pub(super) fn findings(said: &str, command: &str) -> Vec<Finding> {
 /// The first command in the text of a finding, or that of the whole slice.
 fn again(what: &str, command: &str) -> String {
     let from = what.find("cargo x ").map(|at| &what[at..]);
-    let words = from.and_then(|rest| rest.split(['\n', '`', ':', ';', ')']).next());
-    words.map_or_else(|| format!("cargo x {command}"), |words| words.trim().to_owned())
+    let line = from.and_then(|rest| rest.split(['\n', '`', ';', ')']).next());
+    let words = line.and_then(|line| line.split(": ").next());
+    words.map_or_else(
+        || format!("cargo x {command}"),
+        |words| words.trim().trim_end_matches(':').to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -105,11 +109,11 @@ mod tests {
 
     #[test]
     fn each_failed_case_is_a_finding_with_the_command_that_repeats_it() {
-        let said = "  ok   one\n  FAIL two (3.0 s): cargo x powercut --seed 5: a promise\n         \
+        let said = "  ok   one\n  FAIL two (3.0 s): cargo x syscalls load write:EIO:5: a promise\n         \
                     was broken\n  FAIL three: no answer\nx: 1 passed, 2 failed\n";
         let found = findings(said, "interop two");
         let again: Vec<&str> = found.iter().map(|finding| finding.again.as_str()).collect();
-        assert_eq!(again, ["cargo x powercut --seed 5", "cargo x interop two"]);
+        assert_eq!(again, ["cargo x syscalls load write:EIO:5", "cargo x interop two"]);
         assert!(found[0].what.ends_with("a promise\nwas broken"), "{found:?}");
     }
 

@@ -19,20 +19,24 @@ pub(super) fn write() -> Result<()> {
     SECTION.write(&tools::root().join(PAGE), &text(&journal)?)
 }
 
-/// Counts that are shown, with their words; a count of several campaigns has one row.
-const COUNTS: &[(&str, &str)] = &[
+/// Counts of random worlds, with their words.
+const SIMULATED: &[(&str, &str)] = &[
     ("worlds", "random worlds, each twice"),
     ("requests", "requests in them"),
     ("faults", "faults of their disks"),
-    ("power_cuts", "power cuts"),
-    ("sectors_lost", "sectors without a promise lost in them"),
+    ("power_cuts", "power cuts in them"),
+    ("outages", "paths that failed in them"),
+    ("disconnects", "connections that left in them"),
+];
+/// Counts of the real program.
+const REAL: &[(&str, &str)] = &[
+    ("power_cuts", "power cuts under the real program"),
     ("promises", "promises of flushes kept"),
-    ("outages", "paths that failed"),
     ("calls_failed", "failed system calls"),
     ("changed_headers", "changed LUKS headers"),
-    ("kills", "kills of the server under load"),
     ("disconnects", "abrupt disconnects"),
     ("requests_served", "requests under the watch of memory"),
+    ("kills", "kills of the server under load"),
     ("key_rounds", "rounds of two programs that add keyslots"),
     ("descriptor_tables", "random tables of descriptors"),
 ];
@@ -66,7 +70,8 @@ fn origin(slices: &[Slice]) -> String {
     let first = slices.first().map_or("", |slice| &slice.began);
     let last = slices.last().map_or("", |slice| &slice.began);
     format!(
-        "{hours:.1} hours of campaigns in {} slices, from {first} to {last}.\n\n* Machine: {}\n\
+        "{hours:.1} hours of campaigns, builds included, in {} slices, from {first} to {last}.\n\n\
+         * Machine: {}\n\
          * Commits: {}\n",
         slices.len(),
         machines.join("; "),
@@ -80,11 +85,15 @@ fn line<const N: usize>(cells: [&str; N]) -> Vec<String> {
 
 fn totals(slices: &[Slice]) -> String {
     let mut lines = vec![line(["", "total"])];
-    let sum = |name: &str| slices.iter().map(|slice| slice.totals.get(name)).sum::<u64>();
-    let simulated = sum("simulated_ms") as f64 / 3_600_000.0;
+    let (worlds, real): (Vec<_>, Vec<_>) =
+        slices.iter().partition(|slice| slice.totals.get("worlds") > 0);
+    let sum = |of: &[&Slice], name| of.iter().map(|slice| slice.totals.get(name)).sum::<u64>();
+    let simulated = sum(&worlds, "simulated_ms") as f64 / 3_600_000.0;
     lines.push(line(["device-hours simulated", &format!("{simulated:.1}")]));
-    for (name, words) in COUNTS {
-        lines.push(vec![(*words).to_owned(), grouped(sum(name))]);
+    for (of, counts) in [(&worlds, SIMULATED), (&real, REAL)] {
+        for (name, words) in counts {
+            lines.push(vec![(*words).to_owned(), grouped(sum(of, name))]);
+        }
     }
     let executions = slices.iter().flat_map(|slice| slice.totals.iter());
     let executions = executions.filter(|(name, _)| name.ends_with("/executions"));
@@ -157,26 +166,34 @@ fn targets(slices: &[Slice]) -> String {
     table(&lines)
 }
 
-/// Findings with the same command are one.
+/// Findings with the same end, or the same command.
+struct Group<'a> {
+    key: &'a str,
+    slice: &'a Slice,
+    first: &'a Finding,
+    end: &'a str,
+    count: u32,
+}
+
 fn findings(slices: &[Slice], mends: &[Mend]) -> String {
-    let mut text = String::new();
-    let mut told: Vec<&Finding> = Vec::new();
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for slice in slices {
-        for finding in &slice.findings {
-            if told.iter().any(|known| known.again == finding.again) {
-                continue;
+        for first in &slice.findings {
+            let mend = mends.iter().find(|mend| first.what.contains(&mend.of));
+            let key = mend.map_or(&first.again, |mend| &mend.of);
+            let end = mend.map_or("Open.", |mend| &mend.how);
+            match groups.iter_mut().find(|group| group.key == key) {
+                Some(group) => group.count += 1,
+                None => groups.push(Group { key, slice, first, end, count: 1 }),
             }
-            told.push(finding);
-            let what = finding.what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-            let _ = writeln!(
-                text,
-                "* **{}**, {}, commit {}: {what}\n\n      {}\n",
-                slice.campaign, slice.began, slice.commit, finding.again
-            );
-            let is_its = |mend: &&Mend| finding.what.contains(&mend.of);
-            let end = mends.iter().find(is_its).map_or("Open.", |mend| &mend.how);
-            let _ = writeln!(text, "  {end}");
         }
+    }
+    let mut text = String::new();
+    for Group { slice, first, end, count, .. } in groups {
+        let Slice { campaign, began, commit, .. } = slice;
+        let what = first.what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        let _ = writeln!(text, "* **{campaign}**, {began}, {commit}, {count} times: {what}\n");
+        let _ = writeln!(text, "      {}\n\n  {end}", first.again);
     }
     if text.is_empty() { "None.\n".to_owned() } else { text }
 }

@@ -151,7 +151,11 @@ impl<'a> Bench<'a> {
     /// The job under strace with these options.
     fn traced(&self, job: &Job, log: &Path, options: &[String]) -> Command {
         let mut command = self.lab.unprivileged(Path::new("timeout"));
-        command.args(["-k", "5", LIMIT_S]).arg(&self.strace).args(["-f", "-qq", "-o"]).arg(log);
+        command
+            .args(["-k", "5", LIMIT_S])
+            .arg(&self.strace)
+            .args(["-f", "-y", "-qq", "-o"])
+            .arg(log);
         command.args(options).arg(self.lab.binary()).args(job.words.split(' '));
         if job.words.contains("--new-keyfile") || job.words.contains("convert") {
             command.args(CHEAP.split(' '));

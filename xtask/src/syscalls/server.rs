@@ -99,7 +99,7 @@ fn is_silence(error: &anyhow::Error) -> bool {
 fn attach(server: &Server, log: &Path, options: &[String]) -> Result<Child> {
     let pid = server.process().0;
     let mut strace = tools::daemon("strace");
-    strace.args(["-f", "-qq", "-o"]).arg(log).args(options).arg("-p").arg(pid.to_string());
+    strace.args(["-f", "-y", "-qq", "-o"]).arg(log).args(options).arg("-p").arg(pid.to_string());
     let mut child = strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let is_traced = || {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
