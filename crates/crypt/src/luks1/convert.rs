@@ -113,7 +113,7 @@ impl Header {
     }
 
     /// A header with these keyslots, and free ones in the space that is left.
-    pub(crate) fn of_parts(parts: Parts) -> Result<Self, Error> {
+    pub(crate) fn of_parts(parts: &Parts) -> Result<Self, Error> {
         let wrong = |problem: &str| Error::unsupported("LUKS1", problem.to_owned());
         let (name, mode) = parts
             .cipher

@@ -89,7 +89,7 @@ impl Header {
             uuid: self.binary.uuid.clone(),
             keyslots,
         };
-        luks1::Header::of_parts(parts)
+        luks1::Header::of_parts(&parts)
     }
 }
 
