@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn each_failed_case_is_a_finding_with_the_command_that_repeats_it() {
-        let said = "  ok   one\n  FAIL two (3.0 s): cargo x syscalls load write:EIO:5: a promise\n         \
+        let said = "  ok   one\n  \
+                    FAIL two (3.0 s): cargo x syscalls load write:EIO:5: a promise\n         \
                     was broken\n  FAIL three: no answer\nx: 1 passed, 2 failed\n";
         let found = findings(said, "interop two");
         let again: Vec<&str> = found.iter().map(|finding| finding.again.as_str()).collect();
