@@ -379,6 +379,8 @@ fn trace_line(export: &str, to: &TraceFile) -> Result<String, ControlError> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead;
+
     use super::*;
 
     #[test]
@@ -412,7 +414,8 @@ mod tests {
         let server = std::thread::spawn(move || {
             for reply in [&b""[..], b"NBDMAGIC", br#"{"execute":1}"#] {
                 let (mut stream, _) = listener.accept().unwrap();
-                stream.read_exact(&mut [0; 7]).unwrap();
+                // Unread bytes would reset the connection.
+                io::BufReader::new(&stream).read_line(&mut String::new()).unwrap();
                 stream.write_all(reply).unwrap();
             }
         });
