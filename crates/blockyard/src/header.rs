@@ -39,6 +39,7 @@ use crate::header_file::HeaderFile;
 use crate::output::{InUse, Output};
 use crate::{BitlkHeader, Error, HeaderCopy, PartitionTable, Place};
 
+pub use crate::found::{Found, Report};
 pub use blockyard_crypt::backup::{Backup, Difference};
 pub use blockyard_crypt::keys::{FLAGS, Wiped};
 

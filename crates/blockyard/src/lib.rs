@@ -75,6 +75,7 @@ mod fat;
 mod file_system;
 pub mod files;
 pub mod format;
+mod found;
 pub mod header;
 mod header_file;
 pub mod keys;

@@ -47,6 +47,7 @@ pub enum Error {
         /// The part that was read.
         what: String,
         /// The cause.
+        #[source]
         error: SourceError,
     },
     /// The header cannot be written.
@@ -55,6 +56,7 @@ pub enum Error {
         /// The part that was written.
         what: String,
         /// The cause.
+        #[source]
         error: SourceError,
     },
     /// A header that violates its format: damage or malice.

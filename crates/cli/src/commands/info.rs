@@ -4,10 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use blockyard::{
-    BitlkHeader, BitlkHeaderInfo, HeaderInfo, Notice, PartitionTable, Place, Volume, header,
-};
-use blockyard_crypt::partition::TableInfo as PartitionTableInfo;
+use blockyard::header::Found;
+use blockyard::{Place, Volume};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 
@@ -69,22 +67,6 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     }
 }
 
-/// The JSON of a header.
-#[derive(Serialize)]
-struct HeaderReport {
-    #[serde(flatten)]
-    header: HeaderInfo,
-    notices: Vec<String>,
-}
-
-/// The JSON of a BitLocker header.
-#[derive(Serialize)]
-struct BitlkReport<'a> {
-    #[serde(flatten)]
-    header: BitlkHeaderInfo,
-    notices: &'a [String],
-}
-
 /// The JSON of a table.
 #[derive(Serialize)]
 struct TableReport<'a> {
@@ -115,64 +97,19 @@ struct BlockSizes {
     maximum_bytes: u32,
 }
 
-/// The JSON of a partition table.
-#[derive(Serialize)]
-struct PartitionsReport<'a> {
-    #[serde(flatten)]
-    table: PartitionTableInfo,
-    notices: &'a [String],
-}
-
 fn show_header(path: &Path, args: &InfoArgs) -> Result<(), Failure> {
-    let place = path.display();
-    let as_json = args.json;
-    let in_disk = match args.header.header {
+    let place = match args.header.header {
         Some(_) => Place::Whole,
         None => args.partition.place(),
     };
-    let copy = args.header_copy.map(Into::into);
-    let (header, notices) = match header::read(path, &in_disk, copy) {
-        Ok(found) => found,
-        Err(error) if error.is_bitlocker() && copy.is_none() => {
-            return show_bitlk(path, &header::read_bitlk(path, &in_disk)?, as_json);
-        }
-        Err(error) if in_disk == Place::Whole && copy.is_none() && error.is_other_format() => {
-            return match header::partitions(path)? {
-                Some(table) => show_partitions(path, &table, as_json),
-                None => Err(error.into()),
-            };
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
-    if as_json {
-        return print(&pretty(&HeaderReport { header: header.info(), notices }));
+    let found = Found::read(path, &place, args.header_copy.map(Into::into))?;
+    if args.json {
+        return print(&pretty(&found.report()));
     }
-    for notice in &notices {
-        say(&format!("warning: {place}: {}", printable(notice)));
+    for notice in found.notices() {
+        say(&format!("warning: {}: {}", path.display(), printable(&notice)));
     }
-    print(&ended(&header.to_string()))
-}
-
-fn show_bitlk(path: &Path, header: &BitlkHeader, as_json: bool) -> Result<(), Failure> {
-    let notices = header.notices();
-    if as_json {
-        return print(&pretty(&BitlkReport { header: header.info(), notices }));
-    }
-    for notice in notices {
-        say(&format!("warning: {}: {}", path.display(), printable(notice)));
-    }
-    print(&ended(&header.to_string()))
-}
-
-fn show_partitions(path: &Path, table: &PartitionTable, as_json: bool) -> Result<(), Failure> {
-    if as_json {
-        return print(&pretty(&PartitionsReport { table: table.info(), notices: &table.notices }));
-    }
-    for notice in &table.notices {
-        say(&format!("warning: {}: {}", path.display(), printable(notice)));
-    }
-    print(&ended(&table.to_string()))
+    print(&ended(&found.to_string()))
 }
 
 fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {
