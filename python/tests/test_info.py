@@ -1,0 +1,24 @@
+"""Facts of headers."""
+
+import json
+
+import pytest
+from conftest import BLOCKYARD, run, unpacked
+
+import blockyard
+
+
+@pytest.mark.parametrize("name", ["l1-aes128-cbc-essiv-sha1", "l2-xts256", "own-bitlocker"])
+def test_info_is_that_of_the_program(tmp_path, name):
+    path = unpacked(tmp_path, f"img/{name}.img.xz")
+    facts = json.loads(run(BLOCKYARD, "info", "--json", path))
+    assert facts and blockyard.info(path) == facts
+
+
+def test_disk_with_partitions_shows_them(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(4 << 20))
+    run("sfdisk", "-q", disk, input=b"label: gpt\n2048,2048,L\n")
+    facts = blockyard.info(disk)
+    assert facts["scheme"] == "gpt" and len(facts["partitions"]) == 1
+    assert facts == json.loads(run(BLOCKYARD, "info", "--json", disk))
