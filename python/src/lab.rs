@@ -26,7 +26,7 @@ pub(crate) fn run_experiment(
     set: Vec<String>,
     full: bool,
 ) -> PyResult<(String, Vec<String>)> {
-    let set: Result<_, _> = set.iter().map(|text| Override::parse(text)).collect();
+    let set: Result<_, _> = set.into_iter().map(|text| Override::parse(&text)).collect();
     let set = set.map_err(failed_experiment)?;
     let request = Request { variants, seeds, set, full, ..Request::default() };
     let outcome = py.detach(|| {

@@ -1,5 +1,5 @@
 //! The native part of the Python package `blockyard`: volumes, servers and the lab of the Rust
-//! library, without positions and without io's classes. The folder `blockyard` has these, in Python.
+//! library, without positions and without the classes of `io`. The folder `blockyard` has these.
 //!
 //! Every call that may wait releases Python's lock. An error is an exception of
 //! `blockyard/_errors.py`.

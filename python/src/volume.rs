@@ -24,7 +24,10 @@ pub(crate) struct NativeVolume {
 #[pymethods]
 impl NativeVolume {
     #[new]
-    #[pyo3(signature = (path, *, passphrase, key_file, read_only, kind, header, partition, offset, pim))]
+    #[pyo3(signature = (
+        path, *, passphrase, key_file, read_only, kind, header, partition, offset, pim
+    ))]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes a path for the call")]
     #[expect(clippy::too_many_arguments, reason = "arguments of blockyard.open, by their names")]
     fn new(
         py: Python<'_>,
@@ -115,6 +118,7 @@ impl NativeVolume {
 
 /// The facts of a header or a partition table, as JSON.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "PyO3 makes a path for the call")]
 pub(crate) fn info(
     py: Python<'_>,
     path: PathBuf,

@@ -70,6 +70,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
     ("systemd", Lane::Binary, "systemd"),
+    ("python", Lane::Binary, "python"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),

@@ -16,6 +16,8 @@ const RULES: &str = "deny.toml";
 /// The rules of `deny.toml` that need no tool.
 struct Rules {
     licences: Vec<String>,
+    /// Crates with a licence of their own.
+    exceptions: Vec<(String, Vec<String>)>,
     registries: Vec<String>,
     /// Crates with two accepted versions.
     duplicates: Vec<String>,
@@ -87,8 +89,13 @@ impl Rules {
             let name = entry.get("crate")?.as_str()?;
             Some(name.split('@').next()?.to_owned())
         };
+        let excepted = |entry: &toml::Value| {
+            let licences = entry.get("allow")?.as_array()?.clone();
+            Some((entry.get("crate")?.as_str()?.to_owned(), words(licences)))
+        };
         Ok(Rules {
             licences: words(list("licenses", "allow")?),
+            exceptions: list("licenses", "exceptions")?.iter().filter_map(excepted).collect(),
             registries: words(list("sources", "allow-registry")?),
             duplicates: list("bans", "skip")?.iter().filter_map(skipped).collect(),
         })
@@ -129,12 +136,17 @@ impl Rules {
             let name = package["name"].as_str()?;
             let version = package["version"].as_str()?;
             match package["license"].as_str() {
-                Some(licence) if self.permits(licence) => None,
+                Some(licence) if self.permits(licence) || self.excepts(name, licence) => None,
                 Some(licence) => Some(format!("{name} {version}: licence {licence}")),
                 None => Some(format!("{name} {version} names no licence")),
             }
         });
         faults.collect()
+    }
+
+    fn excepts(&self, name: &str, licence: &str) -> bool {
+        let named = self.exceptions.iter().filter(|(excepted, _)| excepted == name);
+        named.flat_map(|(_, licences)| licences).any(|permitted| permitted == licence)
     }
 
     /// Whether an SPDX expression is permitted. Old crates write `/` for OR.
@@ -189,6 +201,7 @@ mod tests {
     fn rules() -> Rules {
         Rules::parse(
             "[licenses]\nallow = [\"MIT\", \"Zlib\"]\n\
+             exceptions = [{ crate = \"odd\", allow = [\"X WITH Y\"] }]\n\
              [sources]\nallow-registry = [\"https://r\"]\n\
              [bans]\nskip = [{ crate = \"old@1\", reason = \"r\" }]\n",
         )
@@ -250,11 +263,13 @@ mod tests {
             { "name": "ours", "version": "1", "source": null, "license": null },
             { "name": "good", "version": "1", "source": "r", "license": "MIT" },
             { "name": "bad", "version": "1", "source": "r", "license": "GPL-3.0" },
+            { "name": "odd", "version": "1", "source": "r", "license": "X WITH Y" },
+            { "name": "odder", "version": "1", "source": "r", "license": "X WITH Y" },
             { "name": "mute", "version": "1", "source": "r", "license": null },
         ]});
         assert_eq!(
             rules().judge_licences(&metadata),
-            ["bad 1: licence GPL-3.0", "mute 1 names no licence"]
+            ["bad 1: licence GPL-3.0", "odder 1: licence X WITH Y", "mute 1 names no licence"]
         );
     }
 }

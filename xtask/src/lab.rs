@@ -265,7 +265,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     if let Some(built) = std::env::var_os("BLOCKYARD_BINARY") {
         return Ok(built.into());
     }
-    cargo_build(&["--release"])?;
+    cargo_build(&["--release", "--bin", "blockyard"])?;
     Ok(target().join("release/blockyard"))
 }
 
@@ -291,6 +291,12 @@ pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     Ok(target().join("release/examples").join(name))
 }
 
+/// Builds the native part of the Python package for release, quietly, and returns its path.
+pub(crate) fn build_python() -> Result<PathBuf> {
+    cargo_build(&["--release", "--lib"])?;
+    Ok(target().join("release/lib_blockyard.so"))
+}
+
 /// Builds the load of `bench vhost`, a package outside of the workspace, and returns its path.
 pub(crate) fn build_vhost_client() -> Result<PathBuf> {
     let mut build = tools::cargo();
@@ -300,9 +306,12 @@ pub(crate) fn build_vhost_client() -> Result<PathBuf> {
     Ok(target().join("release/vhost-client"))
 }
 
+/// Builds targets. The Python package is always selected, because cargo chooses the features of
+/// foreign crates by the selected packages: with one choice, they are built once.
 fn cargo_build(words: &[&str]) -> Result<()> {
     let mut build = tools::cargo();
-    build.args(["build", "--quiet", "--locked", "--package", "blockyard-cli"]).args(words);
+    build.args(["build", "--quiet", "--locked", "--package", "blockyard-cli"]);
+    build.args(["--package", "blockyard-python"]).args(words);
     tools::show(&mut build)
 }
 

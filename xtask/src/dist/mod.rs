@@ -2,7 +2,8 @@
 //!
 //! The program has no symbols; they are in `blockyard.debug` beside it, and backtraces and
 //! debuggers find that file by its name. The packages for Debian and for RPM systems and the image
-//! for containers have that program. Their bytes depend on the program and the commit only.
+//! for containers have that program; the wheel has the library for Python. Their bytes depend on
+//! program, library and commit only.
 
 mod check;
 mod deb;
@@ -10,6 +11,7 @@ mod oci;
 mod rpm;
 mod sbom;
 mod tree;
+mod wheel;
 
 use crate::{lab, tools};
 use anyhow::{Context, Result, ensure};
@@ -80,6 +82,13 @@ pub(crate) fn debian_package() -> Result<PathBuf> {
     Ok(file)
 }
 
+/// Makes only the wheel.
+pub(crate) fn wheel() -> Result<PathBuf> {
+    let folder = folder();
+    fs::create_dir_all(&folder)?;
+    wheel::make(&folder, &version()?, time_s()?)
+}
+
 /// Place of the program and the packages.
 fn folder() -> PathBuf {
     lab::target().join("dist")
@@ -93,6 +102,7 @@ fn packages(release: &Release) -> Result<Vec<PathBuf>> {
         rpm::make(release, &root)?,
         oci::make(release)?,
         sbom::make(release)?,
+        wheel::make(&release.folder, &release.version, release.time_s)?,
     ];
     fs::remove_dir_all(&root)?;
     for file in &files {
