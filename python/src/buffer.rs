@@ -1,8 +1,9 @@
 //! Bytes of Python objects, without a copy.
 //!
 //! PyO3's `PyBuffer` needs Python 3.11, and its `PyByteArray` is one class of many. So the bytes
-//! come from two functions of the old buffer protocol. They are in the stable ABI of every Python
-//! 3, also where the headers do not declare them any more. Here is the only `unsafe` of the package.
+//! come from two functions of the old buffer protocol. They are in the stable ABI of every
+//! Python 3, also where the headers do not declare them any more. Here is the only `unsafe` of the
+//! package.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
