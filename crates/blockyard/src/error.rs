@@ -213,7 +213,11 @@ impl Error {
         match self {
             Self::Recorded | Self::WouldOverwrite { .. } | Self::MountBusy { .. } => true,
             Self::Output(error) => error.is_busy(),
-            Self::Format(error) => matches!(error, FormatError::WouldDestroy { .. }),
+            Self::Format(FormatError::WouldDestroy { .. }) => true,
+            // Another program has made it meanwhile.
+            Self::Format(FormatError::Create { source, .. }) => {
+                source.kind() == io::ErrorKind::AlreadyExists
+            }
             Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),
             _ => false,
         }

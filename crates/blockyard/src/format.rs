@@ -24,10 +24,10 @@
 //! [`FormatOptions::format`] refuses to destroy data. A program that asks the user calls its steps:
 //! [`FormatOptions::open`], [`Unformatted::content`], [`Unformatted::format`].
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::Error as CryptError;
@@ -43,10 +43,14 @@ use rustix::fs::SeekFrom;
 use crate::cost::Cost;
 pub use crate::cost::Pbkdf;
 use crate::error::contained;
-use crate::output::{is_same_file, sync_created};
+use crate::output::is_same_file;
 use crate::size::human_size;
 use crate::sparse::is_zero;
 use crate::{Error, Key, Place};
+
+mod created;
+
+use created::Created;
 
 /// Length of a new header file, less the length of its two copies of the metadata.
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
@@ -252,7 +256,7 @@ pub struct Formatted {
 }
 
 impl FormatOptions {
-    /// Makes a volume. A file that the call created is removed again if it fails.
+    /// Makes a volume. A new file gets its name when the volume is complete.
     ///
     /// # Errors
     /// [`FormatError::WouldDestroy`] if there is data and [`FormatOptions::replace`] is false;
@@ -285,8 +289,8 @@ impl FormatOptions {
             return Err(wrong("size_bytes", &problem).into());
         }
         let mut created = Created::default();
-        self.ensure_file(path, &mut created)?;
-        let data = self.place.of(DeviceFile::open(path, Access::ReadWrite, false)?)?;
+        let data_path = self.ensure_file(path, &mut created)?;
+        let data = self.place.of(DeviceFile::open(&data_path, Access::ReadWrite, false)?)?;
         let data_len_bytes = self.len_with(&data)?;
         if self.header.is_none() && options.data_offset_bytes.is_none() {
             options.data_offset_bytes = striped_offset(data.stripe_period_bytes());
@@ -294,10 +298,12 @@ impl FormatOptions {
         let (device, data) = match &self.header {
             None => (data, None),
             Some(header) => {
-                if !header.exists() {
-                    create(header, self.header_len_bytes(), &mut created)?;
-                }
-                let device = DeviceFile::open(header, Access::ReadWrite, false)?;
+                let header_path = if header.exists() {
+                    header.clone()
+                } else {
+                    created.add(header, self.header_len_bytes())?
+                };
+                let device = DeviceFile::open(&header_path, Access::ReadWrite, false)?;
                 options.detached = Some(Detached { data_device_len_bytes: Some(data_len_bytes) });
                 (device, Some(data))
             }
@@ -306,7 +312,8 @@ impl FormatOptions {
             .sector_size_bytes
             .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
         let lock = device.lock_header()?;
-        Ok(Unformatted { created, device, data, data_len_bytes, options, lock })
+        let path = self.header.as_deref().unwrap_or(path).to_owned();
+        Ok(Unformatted { created, path, device, data, data_len_bytes, options, lock })
     }
 
     /// Refuses a header path that is empty or names the volume, which may be missing yet.
@@ -357,25 +364,25 @@ impl FormatOptions {
         areas_bytes.max(self.data_offset_bytes.unwrap_or(0)).min(HEADER_LEN_MAX_BYTES)
     }
 
-    /// Creates the file if it is missing and a size is given.
-    fn ensure_file(&self, path: &Path, created: &mut Created) -> Result<(), FormatError> {
+    /// Creates the file if it is missing and a size is given. Returns its present name.
+    fn ensure_file(&self, path: &Path, created: &mut Created) -> Result<PathBuf, FormatError> {
         if is_remote(path) {
             return match self.size_bytes {
-                None => Ok(()),
+                None => Ok(path.to_owned()),
                 Some(_) => Err(FormatError::SizeOfExport),
             };
         }
         let metadata = match (fs::metadata(path), self.size_bytes) {
             (Ok(metadata), _) => metadata,
             (Err(error), Some(size_bytes)) if error.kind() == io::ErrorKind::NotFound => {
-                return create(path, size_bytes, created);
+                return created.add(path, size_bytes);
             }
             (Err(source), _) => return Err(FormatError::Open { path: path.to_owned(), source }),
         };
         if self.size_bytes.is_some() && (!metadata.is_file() || self.place != Place::Whole) {
             Err(FormatError::SizeOfDevice(path.to_owned()))
         } else {
-            Ok(())
+            Ok(path.to_owned())
         }
     }
 
@@ -393,24 +400,13 @@ impl FormatOptions {
     }
 }
 
-/// Files created for the volume, which are removed if formatting fails.
-#[derive(Debug, Default)]
-struct Created(Vec<PathBuf>);
-
-impl Drop for Created {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
 /// Open and locked files for a new volume. When dropped, it removes files that were created for it.
 #[derive(Debug)]
 pub struct Unformatted {
-    // Dropped first: a file is removed while it is locked.
     created: Created,
-    /// File of the header.
+    /// Name of the file of the header.
+    path: PathBuf,
+    /// File of the header, perhaps with a temporary name.
     device: DeviceFile,
     /// Whether the header is detached.
     data: Option<DeviceFile>,
@@ -423,7 +419,7 @@ impl Unformatted {
     /// The file or device of the header.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.device.path()
+        &self.path
     }
 
     /// The reason if the header is not locked against other programs.
@@ -438,34 +434,20 @@ impl Unformatted {
     /// # Errors
     /// [`FormatError::Read`].
     pub fn content(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Content>, Error> {
-        contained(|| Ok(self.find_content(progress)?))
+        contained(|| Ok(content(&self.device, progress)?))
     }
 
-    fn find_content(
+    /// Searches for data behind a detached header. Formatting leaves them, but nobody can read them
+    /// with a new header.
+    ///
+    /// # Errors
+    /// [`FormatError::Read`].
+    pub fn data_content(
         &self,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Option<Content>, FormatError> {
-        match Header::read(&self.device) {
-            Ok((Header::Luks1(_), _)) => return Ok(Some(Content::Luks1)),
-            Ok((Header::Luks2(_), _)) => return Ok(Some(Content::Luks2)),
-            Err(CryptError::OtherFormat(signature) | CryptError::Reused(signature)) => {
-                return Ok(Some(Content::Other(signature.name)));
-            }
-            Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
-            Err(_) => return Ok(Some(Content::DamagedLuks)),
-        }
-        if is_remote(self.path()) {
-            let found = remote_has_data(&self.device, progress)?;
-            return Ok(found.then_some(Content::Data));
-        }
-        let failed = |error: io::Error| cannot_read(self.path(), &error);
-        let file = File::open(self.path()).map_err(failed)?;
-        if file.metadata().map_err(failed)?.file_type().is_block_device() {
-            return Ok(Some(Content::Device));
-        }
-        let start = self.device.start_bytes();
-        let part = start..start + self.device.len_bytes();
-        Ok(has_data(&file, &part).map_err(failed)?.then_some(Content::Data))
+    ) -> Result<Option<Content>, Error> {
+        let Some(data) = &self.data else { return Ok(None) };
+        contained(|| Ok(content(data, progress)?))
     }
 
     /// Makes the volume, with the key in keyslot 0. All headers and keyslots of earlier volumes are
@@ -489,7 +471,7 @@ impl Unformatted {
                 }
                 return Err(error);
             }
-            self.created.0.clear();
+            self.created.complete()?;
             Ok(Formatted {
                 size_bytes: self.data_len_bytes,
                 sector_size_bytes: self.options.sector_size_bytes,
@@ -511,8 +493,36 @@ impl Unformatted {
             })?;
         }
         let written = format::format(&mut self.device, key.secret(), &self.options);
-        written.map(drop).map_err(|error| Error::crypt(self.device.path(), error))
+        written.map(drop).map_err(|error| Error::crypt(&self.path, error))
     }
+}
+
+/// Data of a file or device, except zeros.
+fn content(
+    device: &DeviceFile,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<Content>, FormatError> {
+    match Header::read(device) {
+        Ok((Header::Luks1(_), _)) => return Ok(Some(Content::Luks1)),
+        Ok((Header::Luks2(_), _)) => return Ok(Some(Content::Luks2)),
+        Err(CryptError::OtherFormat(signature) | CryptError::Reused(signature)) => {
+            return Ok(Some(Content::Other(signature.name)));
+        }
+        Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
+        Err(_) => return Ok(Some(Content::DamagedLuks)),
+    }
+    if is_remote(device.path()) {
+        let found = remote_has_data(device, progress)?;
+        return Ok(found.then_some(Content::Data));
+    }
+    let failed = |error: io::Error| cannot_read(device.path(), &error);
+    let file = File::open(device.path()).map_err(failed)?;
+    if file.metadata().map_err(failed)?.file_type().is_block_device() {
+        return Ok(Some(Content::Device));
+    }
+    let start = device.start_bytes();
+    let part = start..start + device.len_bytes();
+    Ok(has_data(&file, &part).map_err(failed)?.then_some(Content::Data))
 }
 
 pub(crate) fn wrong(field: &'static str, problem: &impl ToString) -> FormatError {
@@ -521,14 +531,6 @@ pub(crate) fn wrong(field: &'static str, problem: &impl ToString) -> FormatError
 
 fn cannot_read(path: &Path, problem: &impl ToString) -> FormatError {
     FormatError::Read { path: path.to_owned(), problem: problem.to_string() }
-}
-
-fn create(path: &Path, size_bytes: u64, created: &mut Created) -> Result<(), FormatError> {
-    let failed = |source| FormatError::Create { path: path.to_owned(), size_bytes, source };
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    created.0.push(path.to_path_buf());
-    file.set_len(size_bytes).and_then(|()| sync_created(&file, path)).map_err(failed)
 }
 
 /// True if two names of missing files lead to one file.

@@ -388,7 +388,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Creates a private file with a free name in the folder of `path`.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+pub(crate) fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut number = 0;
     loop {
         let name = folder_of(path).join(format!(".blockyard-{}-{number}", std::process::id()));

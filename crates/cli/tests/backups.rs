@@ -91,6 +91,30 @@ fn whole_volume_is_dirty_after_the_server_was_killed() {
 }
 
 #[test]
+fn whole_volume_is_dirty_after_a_last_flush_that_failed() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let sectors = lab.read("vol").len() / 512;
+    lab.write("far.table", format!("0 {sectors} linear vol 0\n"));
+    let far = || lab.serve(&["--table", "far.table", "--socket", "far"]);
+    let mut words = SERVE;
+    // The loss is not latched: the server may come back with all writes.
+    words[0] = "nbd+unix:///?socket=far&reconnect-delay=1&unflushed=trust";
+    let server = far();
+    let near = lab.serve(&words);
+    lab.ok(&["backup", "c", "freeze"]);
+    write(&lab, 0);
+    lab.ok(&["backup", "c", "done"]);
+    assert_eq!(dirty(&lab), (BLOCK, None));
+    assert!(!server.stop(Signal::KILL).success());
+    assert_eq!(near.stop(Signal::TERM).code(), Some(1));
+    let _server = far();
+    let near = lab.serve(&words);
+    assert_eq!(dirty(&lab), (SIZE, None), "the write of the last backup may be lost");
+    assert!(near.stop(Signal::TERM).success());
+}
+
+#[test]
 fn bitmap_of_another_volume_and_one_in_use_are_refused() {
     let lab = Lab::new();
     lab.volume("vol");

@@ -4,10 +4,12 @@ mod lab;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::{Child, ExitStatus, Stdio};
 
 use lab::{
     Lab, PASSPHRASE, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, noise, one_error, text,
 };
+use rustix::process::Signal;
 
 #[test]
 fn plaintext_loaded_from_a_file_is_dumped_to_a_file() {
@@ -326,11 +328,65 @@ fn format_in_a_script_that_runs_again_keeps_the_volume() {
     words[3] = "30M";
     lab.ok(&words);
     assert!(lab.read("vol") == first, "the volume was changed");
+    words[3] = "10M";
+    lab.ok(&words);
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
+    lab.ok(&words);
+    assert!(server.stop(Signal::TERM).success());
+    assert!(lab.read("vol") == first, "the volume was changed");
+    words[3] = "20M";
     words[1] = "letters";
     assert!(lab.refused(&words, 5).contains("letters holds data"));
     assert!(lab.read("letters") == noise(20 << 20, 8));
     words.push("--batch-mode");
     assert!(lab.refused(&words, 1).contains("--skip-existing"));
+}
+
+#[test]
+fn format_in_a_script_that_runs_again_refuses_a_volume_of_which_a_half_is_missing() {
+    let lab = Lab::new();
+    let mut words = vec!["format", "data", "--size", "20M", "--header", "head"];
+    words.extend(["--skip-existing", "-d", "pass"]);
+    words.extend(&SMALL[4..]);
+    lab.ok(&words);
+    lab.ok(&words);
+    let header = lab.read("head");
+    lab.write("data", noise(20 << 20, 9));
+    fs::remove_file(lab.path("head")).unwrap();
+    let said = lab.refused(&words, 5);
+    assert!(said.contains("data holds data, and its header head is missing"), "{said}");
+    assert!(!lab.path("head").exists());
+    lab.write("head", &header);
+    fs::remove_file(lab.path("data")).unwrap();
+    assert!(lab.refused(&words, 5).contains("head holds a LUKS2 volume"));
+    assert!(!lab.path("data").exists() && lab.read("head") == header);
+}
+
+#[test]
+fn formats_of_one_new_file_by_several_processes_leave_one_volume_that_opens() {
+    let lab = Lab::new();
+    for round in 0..10 {
+        let name = format!("vol{round}");
+        let mut words = vec!["format", &name, "--size", "20M", "-d", "pass"];
+        words.extend(SMALL);
+        let of_all = |words: &[&str]| {
+            let start = |_| lab.blockyard(words).stderr(Stdio::null()).spawn().unwrap();
+            let all: Vec<Child> = (0..4).map(start).collect();
+            let ended = all.into_iter().map(|mut one| one.wait().unwrap());
+            ended.filter(ExitStatus::success).count()
+        };
+        assert_eq!(of_all(&words), 1, "one has made it, and the others have found it");
+        let dump = lab.ok(&["dump", &name, "-d", "pass"]);
+        assert!(!dump.stdout.is_empty());
+        words[1] = "again";
+        words.push("--skip-existing");
+        let _ = fs::remove_file(lab.path("again"));
+        assert_eq!(of_all(&words), 4, "each has found or made a volume");
+        lab.ok(&["dump", "again", "-d", "pass"]);
+    }
+    let left = fs::read_dir(lab.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

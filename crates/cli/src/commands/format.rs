@@ -1,14 +1,15 @@
 //! `blockyard format`: makes a LUKS2 volume, in a new file if asked to.
 //!
 //! Data is overwritten only after a confirmation: a file with contents, a LUKS header or a block
-//! device needs `YES` at the terminal, or `--batch-mode`. A file that was created for the volume is
-//! removed again when formatting fails.
+//! device needs `YES` at the terminal, or `--batch-mode`. A new file gets its name when the volume is
+//! complete.
 
 use std::path::PathBuf;
 
-use blockyard::Key;
 use blockyard::format::{Content, FormatOptions, Formatted, Pbkdf, Unformatted};
 use blockyard::output::is_same_file;
+use blockyard::{Error, Header, Key, Place, header};
+use blockyard_host::remote::is_remote;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::args::{CostArgs, HeaderArgs, HelpArgs, KeyArgs, PartitionArgs};
@@ -48,8 +49,8 @@ pub(crate) struct FormatArgs {
 
     /// If the file holds a LUKS2 volume already, succeed without a change
     ///
-    /// For scripts that may run again. Its passphrase and its options are not compared with the
-    /// given ones. Other data is refused as usual.
+    /// For scripts that may run again, also while the volume is in use. Its passphrase and its
+    /// options are not compared with the given ones. Other data is refused as usual.
     #[arg(long, conflicts_with = "batch_mode")]
     skip_existing: bool,
 
@@ -128,21 +129,54 @@ struct LayoutArgs {
 pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     let options = args.options()?;
     args.check_key_file()?;
+    if args.keeps_volume() {
+        return Ok(());
+    }
+    match opened(args, &options) {
+        Ok(unformatted) => make(args, &options, unformatted),
+        // Another process may have made it.
+        Err(_) if args.keeps_volume() => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Opens the files, and refuses those that hold data.
+fn opened(args: &FormatArgs, options: &FormatOptions) -> Result<Unformatted, Failure> {
     let unformatted = options.open(&args.volume)?;
     warn_of_lock(unformatted.path(), unformatted.lock_warning());
-    if !args.batch_mode
-        && let Some(content) = content(&unformatted)?
-    {
+    if args.batch_mode {
+        return Ok(unformatted);
+    }
+    if let Some(content) = content(|progress| unformatted.content(progress))? {
         let place = unformatted.path().display();
-        if args.skip_existing && matches!(content, Content::Luks2) {
-            say(&format!("{place} holds a LUKS2 volume already; nothing is changed"));
-            return Ok(());
-        }
         let loss = loss(content);
         Terminal::confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }
+    if args.skip_existing
+        && let Some(content) = content(|progress| unformatted.data_content(progress))?
+    {
+        let place = args.volume.display();
+        let loss = loss(content);
+        let text = format!(
+            "{place} holds {loss}, and its header {} is missing or empty; restore the header, or \
+             format without --skip-existing",
+            unformatted.path().display()
+        );
+        return Err(Failure::busy(text));
+    }
+    Ok(unformatted)
+}
+
+fn make(
+    args: &FormatArgs,
+    options: &FormatOptions,
+    unformatted: Unformatted,
+) -> Result<(), Failure> {
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
-    let formatted = unformatted.format(&Key::Passphrase(passphrase))?;
+    let formatted = match unformatted.format(&Key::Passphrase(passphrase)) {
+        Err(error) if error.is_busy() && args.keeps_volume() => return Ok(()),
+        formatted => formatted?,
+    };
     let Formatted { size_bytes, sector_size_bytes, .. } = formatted;
     say(&format!(
         "formatted {}: LUKS2, {}, {}-bit key, {sector_size_bytes}-byte sectors, {} in all",
@@ -169,6 +203,22 @@ impl FormatArgs {
             }
         }
         Ok(())
+    }
+
+    /// Whether `--skip-existing` keeps a volume that is there, perhaps in use. Says so.
+    fn keeps_volume(&self) -> bool {
+        let header = self.layout.header.header.as_ref();
+        let place = if header.is_some() { Place::Whole } else { self.partition.place() };
+        let path = header.unwrap_or(&self.volume);
+        // A header without its data is no volume.
+        let is_kept = self.skip_existing
+            && (header.is_none() || is_remote(&self.volume) || self.volume.exists())
+            && matches!(header::read(path, &place, None), Ok((Header::Luks2(_), _)));
+        if is_kept {
+            let path = path.display();
+            say(&format!("{path} holds a LUKS2 volume already; nothing is changed"));
+        }
+        is_kept
     }
 
     fn options(&self) -> Result<FormatOptions, Failure> {
@@ -204,9 +254,11 @@ impl FormatArgs {
 }
 
 /// Searches for data, with a progress bar if that takes long.
-fn content(unformatted: &Unformatted) -> Result<Option<Content>, Failure> {
+fn content(
+    find: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<Option<Content>, Error>,
+) -> Result<Option<Content>, Failure> {
     let mut bar = None;
-    let found = unformatted.content(&mut |done_bytes, len_bytes| {
+    let found = find(&mut |done_bytes, len_bytes| {
         bar.get_or_insert_with(|| Progress::new(Some(len_bytes))).at(done_bytes);
     });
     Ok(found?)

@@ -165,9 +165,19 @@ impl DirtyBitmap {
         if let Some(problem) = options.problem() {
             return Err(Error::parameter(options.path.display(), problem));
         }
+        let file = BitmapFile::open(&options.path)?;
+        Self::in_file(file, options, size_bytes, ranges, durability)
+    }
+
+    fn in_file(
+        file: BitmapFile,
+        options: &DirtyBitmapOptions,
+        size_bytes: u64,
+        ranges: Option<Arc<VolumeRanges>>,
+        durability: Arc<Durability>,
+    ) -> Result<Self, Error> {
         let identity = options.identity.as_bytes();
         let identity = &identity[..identity.len().min(IDENTITY_MAX_BYTES)];
-        let file = BitmapFile::open(&options.path)?;
         let before = file.header()?;
         before.iter().try_for_each(|before| check(options, before, identity))?;
         let usual = options.granularity_bytes.unwrap_or(GRANULARITY_USUAL_BYTES);
@@ -185,23 +195,25 @@ impl DirtyBitmap {
         }
         let identity = identity.to_vec();
         let header = Header { is_clean: false, size_bytes, granularity_bytes, identity };
-        let live = (0..words(size_bytes, granularity_bytes)).map(|_| AtomicU64::new(0)).collect();
+        let bits = (0..words(size_bytes, granularity_bytes)).map(|_| AtomicU64::new(0));
+        let live: Box<[AtomicU64]> = bits.collect();
+        // Before the bitmap exists: its drop saves the bits, and after a failed read they are wrong.
+        let found = match &before {
+            Some(before) => file.read_bits(before, &live)?,
+            None => Found::Nothing,
+        };
         let shift = granularity_bytes.trailing_zeros();
         let name = options.name.clone();
         let frozen = Mutex::default();
         let bitmap = Self { name, header, shift, live, frozen, ranges, durability, file };
-        bitmap.take_over(before.as_ref())?;
+        bitmap.take_over(found, before.as_ref());
         let begun = bitmap.file.begin(&bitmap.header);
         begun.map_err(|error| Error::io(&options.path, "write the dirty bitmap", error))?;
         Ok(bitmap)
     }
 
-    /// Reads the bits of the last session.
-    fn take_over(&self, before: Option<&Header>) -> Result<(), Error> {
-        let found = match before {
-            Some(before) => self.file.read_bits(before, &self.live)?,
-            None => Found::Nothing,
-        };
+    /// Keeps the bits of the last session, or marks the whole volume.
+    fn take_over(&self, found: Found, before: Option<&Header>) {
         let why = match found {
             Found::Bits => {
                 let before = before.expect("it has bits");
@@ -209,13 +221,9 @@ impl DirtyBitmap {
                 if self.header.size_bytes > before.size_bytes {
                     self.mark(before.size_bytes, u64::MAX - before.size_bytes);
                 }
-                self.cut();
-                return Ok(());
+                return self.cut();
             }
-            Found::Nothing => {
-                self.mark_all();
-                return Ok(());
-            }
+            Found::Nothing => return self.mark_all(),
             Found::InUse => "its last server has not ended in order",
             Found::Damaged => "the file is damaged",
         };
@@ -224,7 +232,6 @@ impl DirtyBitmap {
             "{}: the whole volume counts as dirty, because {why}; the next backup is a full one",
             self.file.path().display()
         ));
-        Ok(())
     }
 
     /// Identity of the file.

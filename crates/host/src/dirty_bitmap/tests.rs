@@ -179,6 +179,21 @@ fn damaged_file_means_that_all_is_dirty_or_is_refused() {
 }
 
 #[test]
+fn failed_read_of_the_bits_leaves_the_file_as_it_is() {
+    let folder = TempDir::new_in("/dev/shm").unwrap();
+    let options = options(&folder);
+    let path = folder.path().join("bitmap");
+    let bitmap = clean(&options, SIZE);
+    bitmap.mark(SIZE - 1, 1);
+    drop(bitmap);
+    let file = BitmapFile::open(&path).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(HEADER_BYTES as u64).unwrap();
+    let before = fs::read(&path).unwrap();
+    assert!(DirtyBitmap::in_file(file, &options, SIZE, None, Arc::default()).is_err());
+    assert!(fs::read(&path).unwrap() == before, "all would be clean at the next start");
+}
+
+#[test]
 fn file_of_something_else_is_refused_and_not_changed() {
     let folder = TempDir::new_in("/dev/shm").unwrap();
     let options = options(&folder);

@@ -14,6 +14,15 @@ impl Volume {
     /// # Errors
     /// A file cannot be synchronised, or a flush failed before; the first failure.
     pub fn flush(&self) -> Result<(), Error> {
+        let flushed = self.flush_devices();
+        // Blocks may lose what a backup has: the latch of losses does not know every failure.
+        if let (Err(_), Some(dirty)) = (&flushed, &self.parts.dirty) {
+            dirty.mark_all();
+        }
+        flushed
+    }
+
+    fn flush_devices(&self) -> Result<(), Error> {
         // Remote servers first, so that they flush in parallel.
         let asked: Vec<_> =
             self.parts.backend.devices.iter().map(|device| device.ask(Op::Flush)).collect();
