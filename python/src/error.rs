@@ -1,9 +1,10 @@
 //! Errors of the library as Python's exceptions.
 
 use std::error::Error as StdError;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
 use std::iter;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use blockyard::Error;
@@ -24,6 +25,8 @@ mod python {
 /// Numbers of errors in the exceptions that have no error of the system.
 const EIO: i32 = 5;
 const EBUSY: i32 = 16;
+/// Flag of an open, from asm-generic/fcntl.h.
+const O_NONBLOCK: i32 = 0o4000;
 
 /// The exception of an error of the library.
 #[expect(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
@@ -43,10 +46,13 @@ pub(crate) fn raised(error: Error) -> PyErr {
 
 /// The exception of a failed look at a file.
 pub(crate) fn raised_at(path: &Path, error: Error) -> PyErr {
-    // The error has the system's only as a text.
-    match (&error, File::open(path)) {
-        (Error::Place { .. }, Err(cause)) => device(&cause, error.to_string()),
-        _ => raised(error),
+    if !matches!(error, Error::Place { .. }) {
+        return raised(error);
+    }
+    // The error has the system's only as a text. A FIFO must not wait for its other end.
+    match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
+        Err(cause) => device(&cause, error.to_string()),
+        Ok(_) => raised(error),
     }
 }
 

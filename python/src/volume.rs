@@ -126,8 +126,9 @@ pub(crate) fn info(
     offset: u64,
 ) -> PyResult<String> {
     let place = place(partition, offset)?;
-    let found = py.detach(|| Found::read(&path, &place, None));
-    let report = found.map_err(|error| raised_at(&path, error))?.report();
+    let found =
+        py.detach(|| Found::read(&path, &place, None).map_err(|error| raised_at(&path, error)));
+    let report = found?.report();
     Ok(serde_json::to_string(&report).expect("strings and numbers always have a JSON form"))
 }
 

@@ -1,6 +1,7 @@
 """Facts of headers."""
 
 import json
+import os
 
 import pytest
 from conftest import BLOCKYARD, run, unpacked
@@ -22,3 +23,10 @@ def test_disk_with_partitions_shows_them(tmp_path):
     facts = blockyard.info(disk)
     assert facts["scheme"] == "gpt" and len(facts["partitions"]) == 1
     assert facts == json.loads(run(BLOCKYARD, "info", "--json", disk))
+
+
+def test_pipe_is_an_error_at_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(blockyard.Error):
+        blockyard.info(pipe)

@@ -1,4 +1,5 @@
-//! `cargo x recipes`: runs the pages of docs/recipes as a reader would, and compares the output.
+//! `cargo x recipes`: runs the pages of docs/recipes as a reader would, and compares the output. So it
+//! does with the pages in docs that have a comment of a test.
 //!
 //! All commands of a page run in one shell and an empty folder, in their order:
 //!
@@ -37,27 +38,35 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let lab = Lab::new()?;
     for page in pages(&args.pages)? {
         let name = page.file_stem().context("a page has a name")?.to_string_lossy().into_owned();
-        follow(&lab, &page, &lab.disk().join(&name))
-            .with_context(|| format!("docs/recipes: {name}"))?;
+        follow(&lab, &page, &lab.disk().join(&name)).with_context(|| format!("the page {name}"))?;
         println!("{name}: every command works, and says what the page says");
     }
     Ok(())
 }
 
-/// The pages with these names, or all but the list of them.
+/// The pages with these names, or all.
 fn pages(names: &[String]) -> Result<Vec<PathBuf>> {
-    let folder = root().join("docs/recipes");
-    if !names.is_empty() {
-        return Ok(names.iter().map(|name| folder.join(name).with_extension("md")).collect());
-    }
     let mut pages = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|end| end == "md") && !path.ends_with("README.md") {
-            pages.push(path);
+    for folder in ["docs", "docs/recipes"] {
+        for entry in fs::read_dir(root().join(folder))? {
+            let path = entry?.path();
+            let is_page = path.extension().is_some_and(|end| end == "md");
+            if is_page && fs::read_to_string(&path)?.contains("\n<!-- test\n") {
+                pages.push(path);
+            }
         }
     }
     pages.sort();
+    let stem = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    if let Some(name) =
+        names.iter().find(|name| pages.iter().all(|it| stem(it).as_ref() != Some(*name)))
+    {
+        bail!(
+            "{name}: no such page; the pages are {:?}",
+            pages.iter().filter_map(stem).collect::<Vec<_>>()
+        );
+    }
+    pages.retain(|path| names.is_empty() || stem(path).is_some_and(|name| names.contains(&name)));
     Ok(pages)
 }
 

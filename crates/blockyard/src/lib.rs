@@ -112,7 +112,7 @@ pub use blockyard_crypt::tcrypt::{HiddenKey, Options as TcryptOptions, VolumeKin
 pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_engine::elevator::ElevatorSpec;
 pub use blockyard_host::dirty_bitmap::{
-    BackupStep, DirtyBitmapOptions, GRANULARITY_MAX_BYTES, GRANULARITY_MIN_BYTES,
+    BackupId, BackupStep, DirtyBitmapOptions, GRANULARITY_MAX_BYTES, GRANULARITY_MIN_BYTES,
 };
 pub use blockyard_host::file::BackingKind;
 pub use blockyard_host::pages::BounceChoice;

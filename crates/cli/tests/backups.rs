@@ -37,12 +37,16 @@ fn write(lab: &Lab, offset: u64) {
     assert_eq!(Nbd::open(&lab.path("s")).write(offset, &[7; 512]), 0);
 }
 
+/// Begins a backup; returns its ID.
+fn freeze(lab: &Lab) -> String {
+    lab::text(&lab.ok(&["backup", "c", "freeze"]).stdout).trim_end().to_owned()
+}
+
 /// Serves a volume whose last backup has all of it.
 fn backed_up(lab: &Lab) -> Server {
     let server = lab.serve(&SERVE);
     assert_eq!(dirty(lab), (SIZE, None), "there was no backup");
-    lab.ok(&["backup", "c", "freeze"]);
-    lab.ok(&["backup", "c", "done"]);
+    lab.ok(&["backup", "c", "done", &freeze(lab)]);
     assert_eq!(dirty(lab), (0, None));
     server
 }
@@ -55,21 +59,33 @@ fn backup_has_the_blocks_since_the_last_one_also_over_a_restart() {
     write(&lab, 0);
     write(&lab, 9 * BLOCK - 256);
     assert_eq!(dirty(&lab), (3 * BLOCK, None));
-    lab.ok(&["backup", "c", "freeze"]);
+    let backup = freeze(&lab);
     write(&lab, 20 * BLOCK);
     assert_eq!(dirty(&lab), (BLOCK, Some(3 * BLOCK)));
     let text = lab::text(&lab.ok(&["status", "c"]).stdout);
-    assert!(text.contains("daily, 4 KiB dirty in blocks of 4 KiB, 12 KiB in the backup"), "{text}");
+    let now = format!("daily, 4 KiB dirty in blocks of 4 KiB, 12 KiB in the backup {backup}");
+    assert!(text.contains(&now), "{text}");
     let said = lab.refused(&["backup", "c", "freeze"], 1);
-    assert!(said.contains("`done` or `failed`"), "{said}");
-    lab.ok(&["backup", "c", "failed"]);
+    assert!(said.contains(&format!("`done {backup}`")), "{said}");
+    lab.ok(&["backup", "c", "failed", &backup]);
     assert_eq!(dirty(&lab), (4 * BLOCK, None), "the next backup has them too");
     assert!(server.stop(Signal::TERM).success());
     // Without the option, the granularity is that of the file.
     let server = lab.serve(&SERVE[..9]);
     assert_eq!(dirty(&lab), (4 * BLOCK, None));
-    let said = lab.refused(&["backup", "c", "done"], 1);
-    assert!(said.contains("begins with `freeze`"), "{said}");
+    assert!(lab.refused(&["backup", "c", "done"], 1).contains("required"));
+    assert!(lab.refused(&["backup", "c", "freeze", &backup], 1).contains("takes no ID"));
+    assert!(lab.refused(&["backup", "c", "done", "0"], 1).contains("16 hexadecimal digits"));
+    // The script of a backup that a restart has ended.
+    let other = freeze(&lab);
+    for step in ["done", "failed"] {
+        let said = lab.refused(&["backup", "c", step, &backup], 1);
+        assert!(said.contains(&format!("no backup {backup}: {other} runs")), "{said}");
+        assert_eq!(dirty(&lab), (0, Some(4 * BLOCK)), "{step} of another backup");
+    }
+    lab.ok(&["backup", "c", "done", &other]);
+    let said = lab.refused(&["backup", "c", "done", &other], 1);
+    assert!(said.contains("none runs"), "{said}");
     assert!(server.stop(Signal::TERM).success());
 }
 
@@ -102,9 +118,9 @@ fn whole_volume_is_dirty_after_a_last_flush_that_failed() {
     words[0] = "nbd+unix:///?socket=far&reconnect-delay=1&unflushed=trust";
     let server = far();
     let near = lab.serve(&words);
-    lab.ok(&["backup", "c", "freeze"]);
+    let backup = freeze(&lab);
     write(&lab, 0);
-    lab.ok(&["backup", "c", "done"]);
+    lab.ok(&["backup", "c", "done", &backup]);
     assert_eq!(dirty(&lab), (BLOCK, None));
     assert!(!server.stop(Signal::KILL).success());
     assert_eq!(near.stop(Signal::TERM).code(), Some(1));
@@ -133,6 +149,43 @@ fn bitmap_of_another_volume_and_one_in_use_are_refused() {
     assert!(lab.read("bitmap") == before);
     let _server = lab.serve(&SERVE);
     assert_eq!(dirty(&lab), (0, None));
+}
+
+#[test]
+fn whole_volume_is_dirty_after_a_server_without_the_bitmap() {
+    // On a disk: a file in memory has no time of its last write.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("vol");
+    let image = image.to_str().unwrap();
+    let lab = Lab::new();
+    fs::copy(lab.volume("vol"), image).unwrap();
+    let mut words = SERVE;
+    words[0] = image;
+    let begun = |whole: bool| {
+        let server = lab.serve(&words);
+        assert_eq!(dirty(&lab), (if whole { SIZE } else { 0 }, None));
+        assert_eq!(server.said.concat().contains("the image was changed without it"), whole);
+        lab.ok(&["backup", "c", "done", &freeze(&lab)]);
+        assert!(server.stop(Signal::TERM).success());
+    };
+    let server = lab.serve(&words);
+    lab.ok(&["backup", "c", "done", &freeze(&lab)]);
+    assert!(server.stop(Signal::TERM).success());
+    begun(false);
+    let server = lab.serve(&words[..7]);
+    write(&lab, 0);
+    assert!(server.stop(Signal::TERM).success());
+    begun(true);
+    let server = lab.serve(&words[..7]);
+    assert!(server.stop(Signal::TERM).success());
+    begun(false);
+    // An older image, with the time of the present one.
+    let time = fs::metadata(image).unwrap().modified().unwrap();
+    let older = format!("{image}.older");
+    fs::copy(image, &older).unwrap();
+    fs::File::options().write(true).open(&older).unwrap().set_modified(time).unwrap();
+    fs::rename(older, image).unwrap();
+    begun(true);
 }
 
 #[test]
@@ -165,8 +218,8 @@ fn exports_of_a_configuration_have_bitmaps_at_the_start_by_reload_and_at_the_fir
     lab.ok(&["reload", "c"]);
     for (name, bytes) in [("vol", 4096), ("later", 65_536), ("asleep", 65_536)] {
         let mut client = Nbd::open_export(&lab.path("s"), name);
-        lab.ok(&["backup", "c", "--export", name, "freeze"]);
-        lab.ok(&["backup", "c", "--export", name, "done"]);
+        let id = lab.ok(&["backup", "c", "--export", name, "freeze"]).stdout;
+        lab.ok(&["backup", "c", "--export", name, "done", lab::text(&id).trim_end()]);
         assert_eq!(client.write(0, &[7; 512]), 0);
         let words = ["status", "--json", "c", "--export", name];
         let status: Value = serde_json::from_slice(&lab.ok(&words).stdout).unwrap();

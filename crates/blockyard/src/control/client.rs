@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_host::dirty_bitmap::BackupStep;
+use blockyard_host::dirty_bitmap::{BackupId, BackupStep};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
-use super::{Done, Refusal, Refused, Reloaded, Resumed};
+use super::{BackupAnswer, Done, Refusal, Refused, Reloaded, Resumed};
 use crate::rate::RateLimits;
 use crate::recorder::{Recorded, TraceFile};
 use crate::resize::Resized;
@@ -184,13 +184,20 @@ impl Control {
         self.done(&format!("limit {numbers} {}\n", name(export)?))
     }
 
-    /// Takes a step of a backup of a volume with a dirty bitmap.
+    /// Takes a step of a backup of a volume with a dirty bitmap; returns its number.
     ///
     /// # Errors
-    /// The server does not answer or refuses: there is no bitmap, or the step does not follow the
-    /// last one.
-    pub fn backup(&self, export: &str, step: BackupStep) -> Result<(), ControlError> {
-        self.done(&format!("backup {} {}\n", step.name(), name(export)?))
+    /// The server does not answer or refuses: there is no bitmap, a backup runs already, or another
+    /// one than that to end.
+    pub fn backup(&self, export: &str, step: BackupStep) -> Result<BackupId, ControlError> {
+        let id = match step {
+            BackupStep::Freeze => String::new(),
+            BackupStep::Done(id) | BackupStep::Failed(id) => format!("{id} "),
+        };
+        let command = format!("backup {} {id}{}\n", step.name(), name(export)?);
+        let answer: BackupAnswer = self.ask(command.as_bytes())?;
+        let wrong = |_| ControlError::NoControlSocket { socket: self.socket.clone() };
+        answer.backup.parse().map_err(wrong)
     }
 
     /// Like [`Control::limit`], with the burst that the export has now.

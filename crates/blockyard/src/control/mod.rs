@@ -60,6 +60,13 @@ struct Resumed {
 #[serde(deny_unknown_fields)]
 struct Done {}
 
+/// The reply to a step of a backup.
+#[derive(Debug, Serialize, Deserialize)]
+struct BackupAnswer {
+    /// Its number.
+    backup: String,
+}
+
 /// A refusal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refused {

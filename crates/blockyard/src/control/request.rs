@@ -37,13 +37,15 @@ pub(super) fn invalid(problem: impl Into<String>) -> ControlError {
     ControlError { name: "EINVAL", problem: problem.into() }
 }
 
+/// Ends of the first word, and of the blank behind it.
+fn next(text: &str) -> (usize, usize) {
+    let end = text.find(' ').unwrap_or(text.len());
+    (end, (end + 1).min(text.len()))
+}
+
 /// Parses a line; returns the request and its export. Errors never quote the line.
 pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
     let line = std::str::from_utf8(line).map_err(|_| invalid("the line is not UTF-8"))?;
-    let next = |text: &'_ str| -> (usize, usize) {
-        let end = text.find(' ').unwrap_or(text.len());
-        (end, (end + 1).min(text.len()))
-    };
     let (end, rest) = next(line);
     let command = &line[..end];
     let rest = &line[rest..];
@@ -77,10 +79,8 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Limit(limits, keeps_burst), export))
         }
         "backup" => {
-            let (end, export) = next(rest);
-            let step = BackupStep::ALL.into_iter().find(|step| step.name() == &rest[..end]);
-            let step = step.ok_or_else(|| invalid("a backup has freeze, done and failed"))?;
-            Ok((Request::Backup(step), &rest[export..]))
+            let (step, export) = backup_step(rest)?;
+            Ok((Request::Backup(step), export))
         }
         "reload" => Ok((Request::Reload, rest)),
         "forget" => Ok((Request::Forget, rest)),
@@ -107,6 +107,21 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Err(invalid(format!("the line is none of {known}")))
         }
     }
+}
+
+/// Parses a step of a backup and the export.
+fn backup_step(text: &str) -> Result<(BackupStep, &str), ControlError> {
+    let (end, rest) = next(text);
+    let (name, mut export) = (&text[..end], &text[rest..]);
+    let mut id = None;
+    if name != "freeze" {
+        let (end, rest) = next(export);
+        id = Some(export[..end].parse().map_err(invalid)?);
+        export = &export[rest..];
+    }
+    let step = BackupStep::named(name, id);
+    let known = "a backup has freeze, done ID and failed ID";
+    step.map(|step| (step, export)).ok_or_else(|| invalid(known))
 }
 
 /// Parses limits of a rate and the export.
@@ -196,7 +211,8 @@ mod tests {
                 "Limit(RateLimits { iops: None, bytes_per_s: Some(7), burst: 0ns }, true) \"\"",
             ),
             ("backup freeze my disk", "Backup(Freeze) \"my disk\""),
-            ("backup done", "Backup(Done) \"\""),
+            ("backup done 00000000000000ff", "Backup(Done(BackupId(255))) \"\""),
+            ("backup failed 00000000000000ff my disk", "Backup(Failed(BackupId(255))) \"my disk\""),
             ("trace-stop my disk", "TraceStop \"my disk\""),
             ("reload", "Reload \"\""),
             ("forget a b", "Forget \"a b\""),
@@ -218,8 +234,11 @@ mod tests {
             ("limit 1 sesame 3", "limit IOPS"),
             ("limit 1 -2 3", "limit IOPS"),
             ("limit", "limit IOPS"),
-            ("backup sesame", "freeze"),
-            ("backup", "freeze"),
+            ("backup sesame", "hexadecimal"),
+            ("backup sesame 00000000000000ff", "done ID"),
+            ("backup done", "hexadecimal"),
+            ("backup done 0xff", "hexadecimal"),
+            ("backup", "hexadecimal"),
             ("trace-start 0 new 99 /sesame", "trace-start MILLISECONDS"),
             ("trace-start 0 old 2 /s ", "trace-start MILLISECONDS"),
             ("trace-start", "trace-start MILLISECONDS"),

@@ -14,7 +14,7 @@ use blockyard_host::volume::control::{ControlError, Message};
 use serde::Serialize;
 
 use super::request::{Request, invalid, parse};
-use super::{Done, Refusal, Refused, Reloaded, Resumed};
+use super::{BackupAnswer, Done, Refusal, Refused, Reloaded, Resumed};
 use crate::Error;
 use crate::output::InUse;
 use crate::rate::RateLimits;
@@ -254,8 +254,9 @@ impl Devices {
                 say_limits(event(Kind::Limited), name, limits);
             }
             Request::Backup(step) => {
-                volume.backup(step)?;
-                say_step(event(Kind::Backup), name, step);
+                let backup = volume.backup(step)?.to_string();
+                say_step(event(Kind::Backup), name, step, &backup);
+                return Ok(json(&BackupAnswer { backup }));
             }
             Request::TraceStart(to) => {
                 let started = device.volume.record(&device.names[0], &to, &self.in_use());
@@ -330,14 +331,14 @@ fn say_limits(event: Event<'_>, export: &str, limits: RateLimits) {
     event.fields(&fields).say(format_args!("export {export:?} {now}"));
 }
 
-fn say_step(event: Event<'_>, export: &str, step: BackupStep) {
+fn say_step(event: Event<'_>, export: &str, step: BackupStep, backup: &str) {
     let what = match step {
         BackupStep::Freeze => "begins",
-        BackupStep::Done => "is done",
-        BackupStep::Failed => "has failed, and its blocks are dirty still",
+        BackupStep::Done(_) => "is done",
+        BackupStep::Failed(_) => "has failed, and its blocks are dirty still",
     };
-    let fields = [("step", Value::Text(step.name()))];
-    event.fields(&fields).say(format_args!("the backup of export {export:?} {what}"));
+    let fields = [("step", Value::Text(step.name())), ("backup", Value::Text(backup))];
+    event.fields(&fields).say(format_args!("the backup {backup} of export {export:?} {what}"));
 }
 
 fn refusal(error: &Error) -> ControlError {

@@ -166,6 +166,8 @@ pub struct DirtyBitmap {
     pub dirty_bytes: u64,
     /// Bytes of the backup that runs; `None` without one.
     pub frozen_bytes: Option<u64>,
+    /// Number of the backup that runs.
+    pub backup: Option<String>,
 }
 
 /// Paths of all multipath lines.

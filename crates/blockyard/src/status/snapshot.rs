@@ -77,8 +77,9 @@ impl VolumeStatus {
 
 impl From<DirtyBitmapStatus> for DirtyBitmap {
     fn from(status: DirtyBitmapStatus) -> Self {
-        let DirtyBitmapStatus { name, granularity_bytes, dirty_bytes, frozen_bytes } = status;
-        Self { name, granularity_bytes, dirty_bytes, frozen_bytes }
+        let DirtyBitmapStatus { name, granularity_bytes, dirty_bytes, backup } = status;
+        let (frozen_bytes, backup) = backup.map(|it| (it.bytes, it.id.to_string())).unzip();
+        Self { name, granularity_bytes, dirty_bytes, frozen_bytes, backup }
     }
 }
 

@@ -63,7 +63,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
         r#""dirty_bitmap":{"name":"daily","granularity_bytes":65536,"#,
-        r#""dirty_bytes":1,"frozen_bytes":null},"#,
+        r#""dirty_bytes":1,"frozen_bytes":null,"backup":null},"#,
         r#""limits":[{"exports":["h"],"group":null,"iops":1,"bytes_per_s":null,"burst_ns":2}],"#,
         r#""table":["0 8 zero"],"status":["0 8 zero"],"#,
         r#""paths":{"total":2,"failed":1},"pipelines":["adaptive"],"#,

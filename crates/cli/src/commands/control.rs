@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use blockyard::status::Loss;
-use blockyard::{BackupStep, Control, ControlError, Reloaded, Status};
+use blockyard::{BackupId, BackupStep, Control, ControlError, Reloaded, Status};
 use blockyard_crypt::secret::SecretBytes;
 use clap::{Args, ValueHint};
 
@@ -112,9 +112,9 @@ pub(crate) struct LimitArgs {
 
 /// Begin or end an incremental backup of a volume with `serve --dirty-bitmap`
 ///
-/// After `freeze`, clients see the blocks of this backup in the metadata context of the bitmap, and
-/// later writes are for the next backup. `done` ends the backup. After `failed` the next one has
-/// its blocks too.
+/// `freeze` prints the ID of the backup. From then on, clients see its blocks in the metadata context
+/// of the bitmap, and later writes are for the next backup. `done` with the ID ends the backup.
+/// After `failed` with the ID, the next one has its blocks too. `blockyard status` shows the ID.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct BackupArgs {
@@ -122,8 +122,15 @@ pub(crate) struct BackupArgs {
     device: DeviceArgs,
 
     /// `freeze` begins; `done` or `failed` ends
-    #[arg(value_name = "STEP", value_parser = BackupStep::ALL.map(BackupStep::name))]
+    #[arg(value_name = "STEP", value_parser = BackupStep::NAMES)]
     step: String,
+
+    /// The backup to end
+    #[arg(
+        value_name = "ID",
+        required_if_eq_any = [("step", BackupStep::NAMES[1]), ("step", BackupStep::NAMES[2])]
+    )]
+    id: Option<BackupId>,
 }
 
 /// Let a server read its configuration again, and wait for the outcome
@@ -269,9 +276,13 @@ pub(crate) fn limit(args: &LimitArgs) -> Result<(), Failure> {
 
 /// Takes a step of a backup.
 pub(crate) fn backup(args: &BackupArgs) -> Result<(), Failure> {
-    let step = BackupStep::ALL.into_iter().find(|step| step.name() == args.step);
-    let step = step.expect("the parser has checked it");
-    Ok(args.device.control().backup(&args.device.export, step)?)
+    let step = BackupStep::named(&args.step, args.id)
+        .ok_or_else(|| Failure::failed("`freeze` begins a backup, and takes no ID"))?;
+    let id = args.device.control().backup(&args.device.export, step)?;
+    if step == BackupStep::Freeze {
+        print(&format!("{id}\n"))?;
+    }
+    Ok(())
 }
 
 /// Reloads the configuration, and prints a line for each change.

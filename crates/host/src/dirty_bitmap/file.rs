@@ -6,7 +6,8 @@
 //!    24  granularity in bytes (u32), length of the identity (u32)
 //!    32  identity of the volume, at most 256 bytes, then zeroes
 //!   288  SHA-256 of this header, with zeroes in this place, and of all bits of a clean file
-//!   320  zeroes
+//!   320  SHA-256 of the state of the volume's files at the end of the last session; zeroes in use
+//!   352  zeroes
 //!   512  one bit for each block of the volume, the first in the lowest bit of the first byte
 //! ```
 //! All numbers are little-endian. The bits fill whole words of 64. The header is one sector, so
@@ -14,7 +15,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,7 @@ const IN_USE: u32 = 1;
 const IDENTITY_AT: usize = 32;
 const DIGEST_AT: usize = IDENTITY_AT + IDENTITY_MAX_BYTES;
 const DIGEST_BYTES: usize = 32;
+const CONTENT_AT: usize = DIGEST_AT + DIGEST_BYTES;
 /// Words of one read or write.
 const PIECE_WORDS: usize = 8 << 10;
 
@@ -55,6 +57,8 @@ pub struct Header {
     pub granularity_bytes: u32,
     /// Identity of the volume; may be empty.
     pub identity: Vec<u8>,
+    /// State of the volume's files at the end of the last session; see [`content_state`].
+    pub content: [u8; DIGEST_BYTES],
 }
 
 impl Header {
@@ -91,7 +95,9 @@ impl Header {
                 .into());
         }
         let identity = bytes[IDENTITY_AT..IDENTITY_AT + identity_len].to_vec();
-        Ok(Self { is_clean: state == CLEAN, size_bytes, granularity_bytes, identity })
+        let mut content = [0; DIGEST_BYTES];
+        content.copy_from_slice(&bytes[CONTENT_AT..CONTENT_AT + DIGEST_BYTES]);
+        Ok(Self { is_clean: state == CLEAN, size_bytes, granularity_bytes, identity, content })
     }
 
     /// The header with zeroes in place of its digest.
@@ -105,6 +111,7 @@ impl Header {
         put(24, &self.granularity_bytes.to_le_bytes());
         put(28, &(self.identity.len() as u32).to_le_bytes());
         put(IDENTITY_AT, &self.identity);
+        put(CONTENT_AT, &self.content);
         bytes
     }
 
@@ -122,6 +129,21 @@ pub(super) fn words(size_bytes: u64, granularity_bytes: u32) -> usize {
     size_bytes.div_ceil(granularity_bytes.into()).div_ceil(64) as usize
 }
 
+/// State of the image files of a volume: their numbers, sizes and times of the last write. It changes
+/// when another program writes into one, or puts another file in its place. Zeroes without such a
+/// file.
+pub(super) fn content_state(files: &[File]) -> io::Result<[u8; DIGEST_BYTES]> {
+    let mut state = Sha256::new();
+    for file in files {
+        let metadata = file.metadata()?;
+        let [s, ns] = [metadata.mtime(), metadata.mtime_nsec()].map(i64::cast_unsigned);
+        for number in [metadata.ino(), metadata.len(), s, ns] {
+            state.update(number.to_le_bytes());
+        }
+    }
+    Ok(if files.is_empty() { [0; DIGEST_BYTES] } else { state.finalize().into() })
+}
+
 /// State of the bits in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -131,6 +153,8 @@ pub(super) enum Found {
     Bits,
     /// The last session has not ended in order.
     InUse,
+    /// The image was changed since.
+    Changed,
     /// The file is damaged.
     Damaged,
 }
@@ -189,7 +213,12 @@ impl BitmapFile {
     }
 
     /// Reads the bits of a clean file into `bits`, as many as fit.
-    pub(super) fn read_bits(&self, header: &Header, bits: &[AtomicU64]) -> Result<Found, Error> {
+    pub(super) fn read_bits(
+        &self,
+        header: &Header,
+        content: &[u8; DIGEST_BYTES],
+        bits: &[AtomicU64],
+    ) -> Result<Found, Error> {
         let mut raw = self.raw_header()?;
         let digest = raw[DIGEST_AT..DIGEST_AT + DIGEST_BYTES].to_vec();
         raw[DIGEST_AT..DIGEST_AT + DIGEST_BYTES].fill(0);
@@ -214,19 +243,24 @@ impl BitmapFile {
                 bits.store(u64::from_le_bytes(*word), Ordering::Relaxed);
             }
         }
-        Ok(if hashed.finalize()[..] == digest { Found::Bits } else { Found::Damaged })
+        Ok(match hashed.finalize()[..] == digest {
+            false => Found::Damaged,
+            true if header.content != *content => Found::Changed,
+            true => Found::Bits,
+        })
     }
 
     /// Marks the file as in use, on stable storage, and gives it its length for [`Self::end`].
     pub(super) fn begin(&self, header: &Header) -> io::Result<()> {
-        let header = Header { is_clean: false, ..header.clone() };
+        let header = Header { is_clean: false, content: [0; DIGEST_BYTES], ..header.clone() };
         self.put_header(&header, Sha256::new_with_prefix(header.bytes()))?;
         self.file.set_len(HEADER_BYTES as u64 + 8 * header.words() as u64)
     }
 
     /// Writes the bits, then marks the file as clean. Both are on stable storage at the end.
-    pub(super) fn end(&self, header: &Header, bits: &[u64]) -> io::Result<()> {
-        let header = Header { is_clean: true, ..header.clone() };
+    pub(super) fn end(&self, header: &Header, content: &[File], bits: &[u64]) -> io::Result<()> {
+        let content = content_state(content)?;
+        let header = Header { is_clean: true, content, ..header.clone() };
         let mut hashed = Sha256::new_with_prefix(header.bytes());
         let mut at = HEADER_BYTES as u64;
         for words in bits.chunks(PIECE_WORDS) {

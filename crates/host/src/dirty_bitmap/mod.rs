@@ -17,11 +17,16 @@
 //! so one of the two sees the other (as in [`blockyard_engine::ranges`]).
 //!
 //! The file is marked as in use when the volume is opened, and gets the bits when the last user of
-//! the volume has gone. After a crash it is in use still, and the whole volume counts as dirty.
+//! the volume has gone. After a crash it is in use still, and the whole volume counts as dirty. So it
+//! does if another program has written an image file since.
 
 mod file;
 
+use std::fmt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +36,7 @@ use crate::file::FileId;
 use crate::log::{Event, Kind};
 use crate::ranges::VolumeRanges;
 
-use file::{BLOCKS_MAX, BitmapFile, Found, IDENTITY_MAX_BYTES, words};
+use file::{BLOCKS_MAX, BitmapFile, Found, IDENTITY_MAX_BYTES, content_state, words};
 pub use file::{GRANULARITY_MAX_BYTES, GRANULARITY_MIN_BYTES, HEADER_BYTES, Header};
 
 /// Granularity of a new bitmap.
@@ -100,30 +105,83 @@ impl DirtyBitmapOptions {
     }
 }
 
+/// Number of a backup, chosen at random at its start: the script of a backup that has ended cannot
+/// end a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupId(u64);
+
+impl BackupId {
+    fn new() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        // So few bytes come in one piece.
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Self(u64::from_le_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for BackupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for BackupId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let is_valid = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_valid.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number
+            .map(Self)
+            .ok_or("the ID of a backup has 16 hexadecimal digits, as `freeze` prints it")
+    }
+}
+
 /// A step of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackupStep {
     /// A backup begins: clients see the present bits until it ends, and a new bitmap begins.
     Freeze,
     /// The backup has succeeded.
-    Done,
+    Done(BackupId),
     /// The backup has failed: its blocks are dirty still.
-    Failed,
+    Failed(BackupId),
 }
 
 impl BackupStep {
-    /// All steps.
-    pub const ALL: [Self; 3] = [Self::Freeze, Self::Done, Self::Failed];
+    /// Names of all steps in commands.
+    pub const NAMES: [&'static str; 3] = ["freeze", "done", "failed"];
+
+    /// A step by its name. `freeze` has no ID, the others need one.
+    #[must_use]
+    pub fn named(name: &str, id: Option<BackupId>) -> Option<Self> {
+        match (name, id) {
+            ("freeze", None) => Some(Self::Freeze),
+            ("done", Some(id)) => Some(Self::Done(id)),
+            ("failed", Some(id)) => Some(Self::Failed(id)),
+            _ => None,
+        }
+    }
 
     /// Name in commands.
     #[must_use]
     pub fn name(self) -> &'static str {
+        let [freeze, done, failed] = Self::NAMES;
         match self {
-            Self::Freeze => "freeze",
-            Self::Done => "done",
-            Self::Failed => "failed",
+            Self::Freeze => freeze,
+            Self::Done(_) => done,
+            Self::Failed(_) => failed,
         }
     }
+}
+
+/// A backup that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupStatus {
+    /// Its number.
+    pub id: BackupId,
+    /// Bytes of its blocks.
+    pub bytes: u64,
 }
 
 /// State of a bitmap.
@@ -135,8 +193,8 @@ pub struct DirtyBitmapStatus {
     pub granularity_bytes: u32,
     /// Bytes written since the last freeze, in whole blocks.
     pub dirty_bytes: u64,
-    /// Bytes of the backup that runs, if any.
-    pub frozen_bytes: Option<u64>,
+    /// The backup that runs, if any.
+    pub backup: Option<BackupStatus>,
 }
 
 /// The dirty bitmap of an open volume.
@@ -146,36 +204,48 @@ pub(crate) struct DirtyBitmap {
     /// Logarithm of the granularity.
     shift: u32,
     live: Box<[AtomicU64]>,
-    /// Bits of the backup that runs.
-    frozen: Mutex<Option<Box<[u64]>>>,
+    /// The backup that runs.
+    frozen: Mutex<Option<Frozen>>,
     /// Ranges of writes in flight; `None` for read-only volumes.
     ranges: Option<Arc<VolumeRanges>>,
     durability: Arc<Durability>,
+    /// Image files of the volume.
+    content: Vec<File>,
     file: BitmapFile,
+}
+
+/// A backup that runs, and its bits.
+struct Frozen {
+    id: BackupId,
+    bits: Box<[u64]>,
+}
+
+/// The volume of a bitmap.
+pub(crate) struct Tracked {
+    pub(crate) size_bytes: u64,
+    /// Ranges of writes in flight; `None` for read-only volumes.
+    pub(crate) ranges: Option<Arc<VolumeRanges>>,
+    pub(crate) durability: Arc<Durability>,
+    /// Its image files.
+    pub(crate) content: Vec<File>,
 }
 
 impl DirtyBitmap {
     /// Opens the bitmap of a volume, and marks its file as in use.
-    pub(crate) fn open(
-        options: &DirtyBitmapOptions,
-        size_bytes: u64,
-        ranges: Option<Arc<VolumeRanges>>,
-        durability: Arc<Durability>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn open(options: &DirtyBitmapOptions, tracked: Tracked) -> Result<Self, Error> {
         if let Some(problem) = options.problem() {
             return Err(Error::parameter(options.path.display(), problem));
         }
         let file = BitmapFile::open(&options.path)?;
-        Self::in_file(file, options, size_bytes, ranges, durability)
+        Self::in_file(file, options, tracked)
     }
 
     fn in_file(
         file: BitmapFile,
         options: &DirtyBitmapOptions,
-        size_bytes: u64,
-        ranges: Option<Arc<VolumeRanges>>,
-        durability: Arc<Durability>,
+        tracked: Tracked,
     ) -> Result<Self, Error> {
+        let Tracked { size_bytes, ranges, durability, content } = tracked;
         let identity = options.identity.as_bytes();
         let identity = &identity[..identity.len().min(IDENTITY_MAX_BYTES)];
         let before = file.header()?;
@@ -194,18 +264,21 @@ impl DirtyBitmap {
             ));
         }
         let identity = identity.to_vec();
-        let header = Header { is_clean: false, size_bytes, granularity_bytes, identity };
+        let state = content_state(&content)
+            .map_err(|error| Error::io(&options.path, "look at the image of the bitmap", error))?;
+        let header =
+            Header { is_clean: false, size_bytes, granularity_bytes, identity, content: state };
         let bits = (0..words(size_bytes, granularity_bytes)).map(|_| AtomicU64::new(0));
         let live: Box<[AtomicU64]> = bits.collect();
         // Before the bitmap exists: its drop saves the bits, and after a failed read they are wrong.
         let found = match &before {
-            Some(before) => file.read_bits(before, &live)?,
+            Some(before) => file.read_bits(before, &state, &live)?,
             None => Found::Nothing,
         };
         let shift = granularity_bytes.trailing_zeros();
         let name = options.name.clone();
         let frozen = Mutex::default();
-        let bitmap = Self { name, header, shift, live, frozen, ranges, durability, file };
+        let bitmap = Self { name, header, shift, live, frozen, ranges, durability, content, file };
         bitmap.take_over(found, before.as_ref());
         let begun = bitmap.file.begin(&bitmap.header);
         begun.map_err(|error| Error::io(&options.path, "write the dirty bitmap", error))?;
@@ -224,6 +297,7 @@ impl DirtyBitmap {
                 return self.cut();
             }
             Found::Nothing => return self.mark_all(),
+            Found::Changed => "the image was changed without it",
             Found::InUse => "its last server has not ended in order",
             Found::Damaged => "the file is damaged",
         };
@@ -283,7 +357,7 @@ impl DirtyBitmap {
         self.header.size_bytes.div_ceil(self.header.granularity_bytes.into())
     }
 
-    fn frozen(&self) -> MutexGuard<'_, Option<Box<[u64]>>> {
+    fn frozen(&self) -> MutexGuard<'_, Option<Frozen>> {
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -292,29 +366,43 @@ impl DirtyBitmap {
         self.frozen().is_some()
     }
 
-    /// Takes a step of a backup; the problem if the order is wrong.
-    pub(crate) fn step(&self, step: BackupStep) -> Result<(), &'static str> {
+    /// Takes a step of a backup; returns its number, or the problem.
+    pub(crate) fn step(&self, step: BackupStep) -> Result<BackupId, String> {
         let mut frozen = self.frozen();
-        match (step, frozen.take()) {
-            (BackupStep::Freeze, None) => {
-                let taken = self.live.iter().map(|word| word.swap(0, Ordering::SeqCst));
-                *frozen = Some(taken.collect());
-                if let Some(ranges) = &self.ranges {
-                    ranges.each_in_flight(|range| self.mark(range.start, range.end - range.start));
+        let (id, is_done) = match step {
+            BackupStep::Freeze => {
+                if let Some(Frozen { id, .. }) = &*frozen {
+                    return Err(format!(
+                        "the bitmap is frozen for the backup {id} already; end it with `done {id}` \
+                         or `failed {id}`"
+                    ));
                 }
+                let id = BackupId::new().map_err(|error| format!("no random number: {error}"))?;
+                *frozen = Some(Frozen { id, bits: self.freeze() });
+                return Ok(id);
             }
-            (BackupStep::Freeze, before @ Some(_)) => {
-                *frozen = before;
-                return Err("the bitmap is frozen for a backup already; end it with `done` or \
-                            `failed`");
+            BackupStep::Done(id) => (id, true),
+            BackupStep::Failed(id) => (id, false),
+        };
+        match frozen.take_if(|frozen| frozen.id == id) {
+            None => {
+                let now =
+                    frozen.as_ref().map_or("none runs".into(), |it| format!("{} runs", it.id));
+                return Err(format!("there is no backup {id}: {now}; it has ended, or the server"));
             }
-            (BackupStep::Done, Some(_)) => {}
-            (BackupStep::Failed, Some(bits)) => self.merge(&bits),
-            (BackupStep::Done | BackupStep::Failed, None) => {
-                return Err("the bitmap is not frozen; a backup begins with `freeze`");
-            }
+            Some(_) if is_done => {}
+            Some(frozen) => self.merge(&frozen.bits),
         }
-        Ok(())
+        Ok(id)
+    }
+
+    /// Takes the bits; see the description of this module.
+    fn freeze(&self) -> Box<[u64]> {
+        let taken = self.live.iter().map(|word| word.swap(0, Ordering::SeqCst)).collect();
+        if let Some(ranges) = &self.ranges {
+            ranges.each_in_flight(|range| self.mark(range.start, range.end - range.start));
+        }
+        taken
     }
 
     fn merge(&self, bits: &[u64]) {
@@ -328,7 +416,7 @@ impl DirtyBitmap {
     pub(crate) fn runs(&self, offset_bytes: u64, len_bytes: u64, count_max: usize) -> Runs {
         let frozen = self.frozen();
         let word = |place: usize| match &*frozen {
-            Some(bits) => bits[place],
+            Some(frozen) => frozen.bits[place],
             None => self.live[place].load(Ordering::Relaxed),
         };
         let end = offset_bytes + len_bytes;
@@ -369,14 +457,15 @@ impl DirtyBitmap {
         let bytes = |blocks: u64| (blocks << self.shift).min(self.header.size_bytes);
         let live = self.live.iter().map(|word| word.load(Ordering::Relaxed));
         let dirty: u64 = live.map(|word| u64::from(word.count_ones())).sum();
-        let of_backup = frozen
-            .as_ref()
-            .map(|bits| bytes(bits.iter().map(|word| u64::from(word.count_ones())).sum()));
+        let backup = frozen.as_ref().map(|Frozen { id, bits }| {
+            let blocks = bits.iter().map(|word| u64::from(word.count_ones())).sum();
+            BackupStatus { id: *id, bytes: bytes(blocks) }
+        });
         DirtyBitmapStatus {
             name: self.name.clone(),
             granularity_bytes: self.header.granularity_bytes,
             dirty_bytes: bytes(dirty),
-            frozen_bytes: of_backup,
+            backup,
         }
     }
 }
@@ -388,15 +477,15 @@ impl Drop for DirtyBitmap {
     /// Saves the bits. All drivers have gone, because each holds the bitmap.
     fn drop(&mut self) {
         // A backup that was not confirmed has failed.
-        if let Some(bits) = self.frozen().take() {
-            self.merge(&bits);
+        if let Some(frozen) = self.frozen().take() {
+            self.merge(&frozen.bits);
         }
         // Blocks may have lost what the last backup has.
         if self.durability.loss().is_some() {
             return;
         }
         let bits: Vec<u64> = self.live.iter().map(|word| word.load(Ordering::SeqCst)).collect();
-        if let Err(error) = self.file.end(&self.header, &bits) {
+        if let Err(error) = self.file.end(&self.header, &self.content, &bits) {
             Event::new(Kind::BitmapLost).say(format_args!(
                 "{}: cannot write the dirty bitmap: {error}; the whole volume counts as dirty from \
                  now on",

@@ -22,14 +22,23 @@ fn options(folder: &TempDir) -> DirtyBitmapOptions {
 }
 
 fn open(options: &DirtyBitmapOptions, size_bytes: u64) -> Result<DirtyBitmap, Error> {
-    DirtyBitmap::open(options, size_bytes, None, Arc::default())
+    DirtyBitmap::open(options, tracked(size_bytes))
+}
+
+fn tracked(size_bytes: u64) -> Tracked {
+    Tracked { size_bytes, ranges: None, durability: Arc::default(), content: Vec::new() }
+}
+
+/// Ends the backup that runs.
+fn end(bitmap: &DirtyBitmap, step: fn(BackupId) -> BackupStep) {
+    bitmap.step(step(bitmap.status().backup.unwrap().id)).unwrap();
 }
 
 /// A bitmap without a dirty block.
 fn clean(options: &DirtyBitmapOptions, size_bytes: u64) -> DirtyBitmap {
     let bitmap = open(options, size_bytes).unwrap();
     bitmap.step(BackupStep::Freeze).unwrap();
-    bitmap.step(BackupStep::Done).unwrap();
+    end(&bitmap, BackupStep::Done);
     bitmap
 }
 
@@ -59,7 +68,7 @@ fn new_bitmap_is_dirty_as_a_whole_and_a_backup_cleans_it() {
     assert_eq!(bitmap.status().dirty_bytes, SIZE + 512);
     bitmap.step(BackupStep::Freeze).unwrap();
     assert_eq!(dirty(&bitmap), [(0, SIZE + 512)], "the backup has to copy it");
-    bitmap.step(BackupStep::Done).unwrap();
+    end(&bitmap, BackupStep::Done);
     assert_eq!(dirty(&bitmap), []);
 }
 
@@ -78,7 +87,7 @@ fn marks_cover_all_bytes_and_no_other_block() {
         bitmap.mark(start, len);
         assert_eq!(dirty(&bitmap), [blocks], "{start} {len}");
         bitmap.step(BackupStep::Freeze).unwrap();
-        bitmap.step(BackupStep::Done).unwrap();
+        end(&bitmap, BackupStep::Done);
     }
     bitmap.mark(0, 0);
     assert_eq!(dirty(&bitmap), []);
@@ -106,11 +115,11 @@ fn backup_keeps_later_writes_for_the_next_one() {
     bitmap.mark(8 * BLOCK, BLOCK);
     assert_eq!(dirty(&bitmap), [(0, BLOCK)], "clients see the blocks of the backup");
     let status = bitmap.status();
-    assert_eq!((status.dirty_bytes, status.frozen_bytes), (BLOCK, Some(BLOCK)));
-    bitmap.step(BackupStep::Failed).unwrap();
+    assert_eq!((status.dirty_bytes, status.backup.unwrap().bytes), (BLOCK, BLOCK));
+    end(&bitmap, BackupStep::Failed);
     assert_eq!(dirty(&bitmap), [(0, BLOCK), (8 * BLOCK, BLOCK)], "nothing is lost");
     bitmap.step(BackupStep::Freeze).unwrap();
-    bitmap.step(BackupStep::Done).unwrap();
+    end(&bitmap, BackupStep::Done);
     assert_eq!(dirty(&bitmap), []);
 }
 
@@ -119,11 +128,18 @@ fn steps_out_of_order_are_refused_and_change_nothing() {
     let folder = TempDir::new_in("/dev/shm").unwrap();
     let bitmap = clean(&options(&folder), SIZE);
     bitmap.mark(0, BLOCK);
+    let id = bitmap.step(BackupStep::Freeze).unwrap();
+    assert!(bitmap.step(BackupStep::Freeze).unwrap_err().contains(&format!("`done {id}`")));
+    let other = BackupId(id.0 ^ 1);
     for step in [BackupStep::Done, BackupStep::Failed] {
-        assert!(bitmap.step(step).unwrap_err().contains("freeze"));
+        assert!(bitmap.step(step(other)).unwrap_err().contains(&format!("{id} runs")));
+        assert_eq!(bitmap.status().backup.unwrap().id, id);
     }
-    bitmap.step(BackupStep::Freeze).unwrap();
-    assert!(bitmap.step(BackupStep::Freeze).unwrap_err().contains("`done`"));
+    assert_eq!(dirty(&bitmap), [(0, BLOCK)]);
+    end(&bitmap, BackupStep::Failed);
+    for step in [BackupStep::Done, BackupStep::Failed] {
+        assert!(bitmap.step(step(id)).unwrap_err().contains("none runs"));
+    }
     assert_eq!(dirty(&bitmap), [(0, BLOCK)]);
 }
 
@@ -189,7 +205,7 @@ fn failed_read_of_the_bits_leaves_the_file_as_it_is() {
     let file = BitmapFile::open(&path).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(HEADER_BYTES as u64).unwrap();
     let before = fs::read(&path).unwrap();
-    assert!(DirtyBitmap::in_file(file, &options, SIZE, None, Arc::default()).is_err());
+    assert!(DirtyBitmap::in_file(file, &options, tracked(SIZE)).is_err());
     assert!(fs::read(&path).unwrap() == before, "all would be clean at the next start");
 }
 
@@ -244,7 +260,8 @@ fn lost_writes_leave_a_volume_that_is_dirty_as_a_whole() {
     let options = options(&folder);
     drop(clean(&options, SIZE));
     let durability: Arc<Durability> = Arc::default();
-    let bitmap = DirtyBitmap::open(&options, SIZE, None, Arc::clone(&durability)).unwrap();
+    let volume = Tracked { durability: Arc::clone(&durability), ..tracked(SIZE) };
+    let bitmap = DirtyBitmap::open(&options, volume).unwrap();
     assert_eq!(dirty(&bitmap), []);
     durability.lose("disk".into(), "a flush failed".into(), BlkStatus::IoError);
     drop(bitmap);
@@ -292,7 +309,7 @@ fn every_change_of_a_volume_is_dirty_also_one_that_fails() {
     let mut client = Client::new(&volume, Priority::default()).unwrap();
     let mut check = |what: &str, change: &mut dyn FnMut(&mut Client), expected: &[(u64, u64)]| {
         bitmap.step(BackupStep::Freeze).unwrap();
-        bitmap.step(BackupStep::Done).unwrap();
+        end(&bitmap, BackupStep::Done);
         change(&mut client);
         assert_eq!(dirty(bitmap), expected, "{what}");
     };
@@ -355,7 +372,7 @@ fn backups_beside_writes_have_all_blocks_in_the_end() {
             for round in 1..=BACKUPS {
                 back_up(&mut copy);
                 let step = if round % 5 == 0 { BackupStep::Failed } else { BackupStep::Done };
-                bitmap.step(step).unwrap();
+                end(bitmap, step);
             }
             is_over.store(true, Ordering::Relaxed);
         });

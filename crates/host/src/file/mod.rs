@@ -361,6 +361,17 @@ impl DeviceFile {
         self.direct.as_ref().unwrap_or_else(|| self.file()).as_raw_fd()
     }
 
+    /// Another descriptor of the file, unless it is a device or remote.
+    pub(crate) fn image(&self) -> Option<Result<File, Error>> {
+        let failed = |error| Error::io(&self.path, "look at", error);
+        let file = self.local()?;
+        match file.metadata() {
+            Ok(metadata) if !metadata.is_file() => None,
+            Ok(_) => Some(file.try_clone().map_err(failed)),
+            Err(error) => Some(Err(failed(error))),
+        }
+    }
+
     /// The file behind the page cache.
     ///
     /// # Panics

@@ -1,5 +1,6 @@
 //! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
+use std::fs::File;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use super::placement::Placement;
 use super::{Volume, VolumeOptions};
 use crate::Error;
 use crate::backend::{Backend, Device};
-use crate::dirty_bitmap::DirtyBitmap;
+use crate::dirty_bitmap::{DirtyBitmap, Tracked};
 use crate::driver::{BounceBudget, Parts};
 use crate::durability::Durability;
 use crate::file::{Access, BackingKind, DeviceFile};
@@ -266,9 +267,19 @@ impl<'a> Builder<'a> {
                            volume without `shared`";
             return Err(Error::parameter(options.path().display(), problem));
         }
-        let durability = Arc::clone(&self.durability);
-        DirtyBitmap::open(options, size_bytes, ranges.cloned(), durability)
-            .map(|it| Some(Arc::new(it)))
+        let tracked = Tracked {
+            size_bytes,
+            ranges: ranges.cloned(),
+            durability: Arc::clone(&self.durability),
+            content: self.image_files()?,
+        };
+        DirtyBitmap::open(options, tracked).map(|it| Some(Arc::new(it)))
+    }
+
+    /// Descriptors of the image files below. Block devices and servers have none.
+    fn image_files(&self) -> Result<Vec<File>, Error> {
+        let files = self.backend.devices.iter().filter_map(|device| device.file.image());
+        files.collect()
     }
 }
 

@@ -27,7 +27,7 @@ use blockyard_engine::time::Nanos;
 
 use super::Volume;
 use crate::device_thread::{Asked, DeviceThread};
-use crate::dirty_bitmap::BackupStep;
+use crate::dirty_bitmap::{BackupId, BackupStep};
 use crate::durability::Loss;
 pub use crate::gate::{Counts, Errors};
 use crate::gate::{Gate, Order};
@@ -247,11 +247,11 @@ impl Volume {
         Ok(self.parts.durability.loss())
     }
 
-    /// Takes a step of a backup.
+    /// Takes a step of a backup; returns its number.
     ///
     /// # Errors
-    /// The volume has no dirty bitmap, or the step does not follow the last one.
-    pub fn backup(&self, step: BackupStep) -> Result<(), ControlError> {
+    /// The volume has no dirty bitmap, a backup runs already, or another one than that to end.
+    pub fn backup(&self, step: BackupStep) -> Result<BackupId, ControlError> {
         let dirty = self.parts.dirty.as_ref().ok_or_else(|| {
             invalid("the volume has no dirty bitmap; start the server with --dirty-bitmap")
         })?;

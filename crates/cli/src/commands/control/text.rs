@@ -114,9 +114,10 @@ fn decides(one: &Adaptive) -> String {
 }
 
 fn dirty(bitmap: &DirtyBitmap) -> String {
-    let DirtyBitmap { name, granularity_bytes, dirty_bytes, frozen_bytes } = bitmap;
+    let DirtyBitmap { name, granularity_bytes, dirty_bytes, frozen_bytes, backup } = bitmap;
     let [block, dirty] = [u64::from(*granularity_bytes), *dirty_bytes].map(human_size);
-    let backup = frozen_bytes.map(|bytes| format!(", {} in the backup", human_size(bytes)));
+    let id = backup.as_deref().unwrap_or_default();
+    let backup = frozen_bytes.map(|bytes| format!(", {} in the backup {id}", human_size(bytes)));
     format!("{name}, {dirty} dirty in blocks of {block}{}", backup.unwrap_or_default())
 }
 
