@@ -60,6 +60,8 @@ const EXPLAINED: &[&str] = &[
     "iterations",
     "memory",
     "require",
+    // Without the digest, cryptsetup takes any passphrase for the right one.
+    "digest: it is missing",
 ];
 
 /// Number and selection of the headers.

@@ -34,6 +34,7 @@ use crate::luks2::{
 };
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
+use crate::uuid_field::UuidField;
 
 /// Default start of the data; cryptsetup's default.
 pub const DATA_OFFSET_BYTES: u64 = 16 << 20;
@@ -363,7 +364,7 @@ fn binary(options: &FormatOptions) -> Result<Binary, Error> {
         label: label_field("label", &options.label)?,
         checksum: HashAlgorithm::Sha256,
         salt: [0; 64],
-        uuid: uuid.to_string(),
+        uuid: UuidField::of(&uuid.to_string()),
         subsystem: label_field("subsystem", &options.subsystem)?,
     })
 }

@@ -37,6 +37,7 @@ pub mod source;
 mod stack;
 pub mod tcrypt;
 mod unlock_attempt;
+mod uuid_field;
 #[cfg(test)]
 mod vectors;
 

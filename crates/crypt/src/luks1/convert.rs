@@ -4,7 +4,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::format::uuid_field;
 use super::{
     DIGEST_LEN_BYTES, Header, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE, Keyslot,
     SALT_LEN_BYTES,
@@ -12,6 +11,7 @@ use super::{
 use crate::af;
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
+use crate::uuid_field::UuidField;
 
 /// Keyslots whose place is in the first sector of the header, so that one write changes it.
 const KEYSLOTS_OF_FIRST_SECTOR: u32 = 6;
@@ -131,7 +131,7 @@ impl Header {
             digest: parts.digest,
             digest_salt: parts.digest_salt,
             digest_iterations: parts.digest_iterations,
-            uuid: uuid_field(&parts.uuid),
+            uuid: UuidField::of(&parts.uuid),
             keyslots: [Keyslot {
                 state: KEYSLOT_INACTIVE,
                 iterations: 0,

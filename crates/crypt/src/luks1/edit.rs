@@ -9,7 +9,6 @@
 
 use std::ops::Range;
 
-use super::format::uuid_field;
 use super::{
     Header, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE, PADDED_LEN_BYTES, SALT_LEN_BYTES,
 };
@@ -19,6 +18,7 @@ use crate::kdf::{Kdf, KdfLimits};
 use crate::key_material::Area;
 use crate::keys::{NewKeyslot, Plan, Usage, not_in_use, refused};
 use crate::secret::SecretBytes;
+use crate::uuid_field::UuidField;
 
 /// A new keyslot without a number. Its key material is encrypted.
 #[derive(Clone, Debug)]
@@ -111,9 +111,7 @@ impl Header {
     /// UUID of the volume, up to the first byte that is not printable ASCII.
     #[must_use]
     pub fn uuid(&self) -> &str {
-        let printable = |byte: &u8| (b' '..=b'~').contains(byte);
-        let len = self.uuid.iter().take_while(|byte| printable(byte)).count();
-        std::str::from_utf8(&self.uuid[..len]).expect("ASCII is UTF-8")
+        self.uuid.text()
     }
 
     /// First byte of the data.
@@ -260,7 +258,7 @@ impl Header {
     /// The plan of another UUID, which the caller has checked.
     pub(crate) fn plan_uuid(&self, uuid: &str) -> Plan {
         let mut header = self.clone();
-        header.uuid = uuid_field(uuid);
+        header.uuid = UuidField::of(uuid);
         Plan { keyslot: 0, steps: header.steps().to_vec() }
     }
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     DIGEST_LEN_BYTES, Header, KEY_LEN_MAX_BYTES, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE,
-    Keyslot, MAGIC, PADDED_LEN_BYTES, UUID_LEN_BYTES,
+    Keyslot, MAGIC, PADDED_LEN_BYTES,
 };
 use crate::af;
 use crate::cipher::{CipherSpec, SectorCipher};
@@ -18,6 +18,7 @@ use crate::kdf::{Kdf, KdfLimits, cost};
 use crate::key_material::{Area, is_null_cipher};
 use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
+use crate::uuid_field::UuidField;
 
 /// Place of keyslot 6 in the header; 7 follows. Its last part is in the second sector.
 const KEYSLOT_6_AT: usize = 208 + 6 * 48;
@@ -175,7 +176,7 @@ fn plan(options: &FormatOptions) -> Result<Header, Error> {
         digest: [0; DIGEST_LEN_BYTES],
         digest_salt: [0; 32],
         digest_iterations,
-        uuid: uuid_field(&uuid.to_string()),
+        uuid: UuidField::of(&uuid.to_string()),
         keyslots: std::array::from_fn(|number| Keyslot {
             state: if number == 0 { KEYSLOT_ACTIVE } else { KEYSLOT_INACTIVE },
             iterations: if number == 0 { iterations } else { 0 },
@@ -253,7 +254,7 @@ impl Header {
         bytes.extend_from_slice(&self.digest);
         bytes.extend_from_slice(&self.digest_salt);
         bytes.extend_from_slice(&self.digest_iterations.to_be_bytes());
-        bytes.extend_from_slice(&self.uuid);
+        bytes.extend_from_slice(&self.uuid.0);
         for keyslot in &self.keyslots {
             bytes.extend_from_slice(&keyslot.state.to_be_bytes());
             bytes.extend_from_slice(&keyslot.iterations.to_be_bytes());
@@ -264,13 +265,6 @@ impl Header {
         bytes.resize(PADDED_LEN_BYTES as usize, 0);
         bytes
     }
-}
-
-/// A UUID, padded as on disk.
-pub(super) fn uuid_field(text: &str) -> [u8; UUID_LEN_BYTES] {
-    let mut field = [0; UUID_LEN_BYTES];
-    field[..text.len()].copy_from_slice(text.as_bytes());
-    field
 }
 
 /// Writes text into a NUL-padded field. The text may fill the field: the headers of others may have

@@ -38,6 +38,7 @@ use crate::params::{CryptFlags, CryptParams};
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
 use crate::unlock_attempt::{Attempt, Problem, kdf_problem};
+use crate::uuid_field::UuidField;
 
 /// Magic of both LUKS versions.
 pub(crate) const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
@@ -53,7 +54,6 @@ const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
 const DIGEST_LEN_BYTES: usize = 20;
-const UUID_LEN_BYTES: usize = 40;
 /// Greatest key length. No cipher has longer keys; the field could ask for 4 GiB.
 pub(crate) const KEY_LEN_MAX_BYTES: u32 = 1024;
 
@@ -68,8 +68,7 @@ pub struct Header {
     digest: [u8; DIGEST_LEN_BYTES],
     digest_salt: [u8; SALT_LEN_BYTES],
     digest_iterations: u32,
-    /// As on disk: no byte of it is needed to open the volume.
-    uuid: [u8; UUID_LEN_BYTES],
+    uuid: UuidField,
     keyslots: [Keyslot; KEYSLOT_COUNT],
 }
 
@@ -205,7 +204,7 @@ impl Header {
             digest: fields.bytes(),
             digest_salt: fields.bytes(),
             digest_iterations: fields.be32(),
-            uuid: fields.bytes(),
+            uuid: UuidField(fields.bytes()),
             keyslots: std::array::from_fn(|_| Keyslot {
                 state: fields.be32(),
                 iterations: fields.be32(),

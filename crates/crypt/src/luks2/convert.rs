@@ -10,6 +10,7 @@ use super::{
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
 use crate::luks1;
+use crate::uuid_field::UuidField;
 
 /// Both copies of a new header with this metadata.
 pub(crate) fn new_copies(document: &Value, uuid: &str) -> Result<[Vec<u8>; 2], Error> {
@@ -23,7 +24,7 @@ pub(crate) fn new_copies(document: &Value, uuid: &str) -> Result<[Vec<u8>; 2], E
         label: [0; LABEL_LEN_BYTES],
         checksum: HashAlgorithm::Sha256,
         salt: [0; 64],
-        uuid: uuid.to_owned(),
+        uuid: UuidField::of(uuid),
         subsystem: [0; LABEL_LEN_BYTES],
     };
     let mut copies = [Vec::new(), Vec::new()];
@@ -86,7 +87,7 @@ impl Header {
             digest: *body.digest.first_chunk().ok_or_else(|| short("digest"))?,
             digest_salt: *body.salt.first_chunk().ok_or_else(|| short("salt"))?,
             digest_iterations: body.iterations,
-            uuid: self.binary.uuid.clone(),
+            uuid: self.binary.uuid.text().to_owned(),
             keyslots,
         };
         luks1::Header::of_parts(&parts)

@@ -31,6 +31,7 @@ use crate::kdf::KdfLimits;
 use crate::keys::{NewKeyslot, Plan, Usage};
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
+use crate::uuid_field::UuidField;
 
 /// Keyslots of a LUKS2 header; cryptsetup's limit.
 const KEYSLOTS_MAX: u32 = 32;
@@ -590,7 +591,7 @@ impl Header {
     pub(crate) fn plan_uuid(&self, uuid: &str) -> Result<Plan, Error> {
         self.check_requirements()?;
         let mut draft = Draft::of(self)?;
-        uuid.clone_into(&mut draft.binary.uuid);
+        draft.binary.uuid = UuidField::of(uuid);
         draft.commit()?;
         Ok(draft.plan(0))
     }

@@ -25,6 +25,7 @@ use crate::luks::Notice;
 use crate::luks1::{MAGIC, push_text, text};
 use crate::signature::{self, Signature};
 use crate::source::{HeaderSource, SourceError};
+use crate::uuid_field::UuidField;
 
 /// Magic of the secondary header.
 const MAGIC_SECONDARY: [u8; 6] = *b"SKUL\xba\xbe";
@@ -91,7 +92,7 @@ pub(crate) struct Binary {
     pub(crate) label: [u8; LABEL_LEN_BYTES],
     pub(crate) checksum: HashAlgorithm,
     pub(crate) salt: [u8; HEADER_SALT_LEN_BYTES],
-    pub(crate) uuid: String,
+    pub(crate) uuid: UuidField,
     /// NUL-padded bytes of any kind.
     pub(crate) subsystem: [u8; LABEL_LEN_BYTES],
 }
@@ -421,17 +422,15 @@ impl Binary {
                  at byte {offset_bytes}"
             ));
         }
-        let field = |range: Range<usize>, name: &str| {
-            text(&bytes[range]).ok_or_else(|| format!("its {name} is not printable text"))
-        };
-        let checksum = field(72..104, "checksum algorithm")?;
+        let checksum = text(&bytes[72..104])
+            .ok_or_else(|| "its checksum algorithm is not printable text".to_owned())?;
         Ok(Self {
             hdr_len_bytes,
             seqid: be64(bytes, 16),
             label: bytes[24..72].try_into().expect("48 bytes"),
             checksum: HashAlgorithm::parse(&checksum).map_err(|error| error.to_string())?,
             salt: bytes[104..168].try_into().expect("64 bytes"),
-            uuid: field(168..208, "UUID")?,
+            uuid: UuidField(bytes[168..208].try_into().expect("40 bytes")),
             subsystem: bytes[208..256].try_into().expect("48 bytes"),
         })
     }
@@ -446,7 +445,7 @@ impl Binary {
         bytes.extend_from_slice(&self.label);
         push_text(&mut bytes, self.checksum.name(), 32);
         bytes.extend_from_slice(&self.salt);
-        push_text(&mut bytes, &self.uuid, 40);
+        bytes.extend_from_slice(&self.uuid.0);
         bytes.extend_from_slice(&self.subsystem);
         bytes.extend_from_slice(&copy.offset_bytes(self.hdr_len_bytes).to_be_bytes());
         bytes.resize(BINARY_LEN_BYTES as usize, 0);
@@ -480,7 +479,7 @@ mod tests {
             label: [0; LABEL_LEN_BYTES],
             checksum: HashAlgorithm::Sha256,
             salt: [0; HEADER_SALT_LEN_BYTES],
-            uuid: String::new(),
+            uuid: UuidField::of(""),
             subsystem: [0; LABEL_LEN_BYTES],
         };
         let mut bytes = binary.to_bytes(Copy::Secondary, &[]);

@@ -198,7 +198,7 @@ impl Header {
             .iter()
             .map(|(number, keyslot)| (*number, KeyslotInfo::of(keyslot, self.is_unbound(*number))));
         Info {
-            uuid: binary.uuid.clone(),
+            uuid: binary.uuid.text().to_owned(),
             label: self.label(),
             subsystem: self.subsystem(),
             seqid: binary.seqid,
@@ -336,7 +336,7 @@ impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.metadata.config;
         writeln!(f, "LUKS2 volume")?;
-        writeln!(f, "UUID:          {}", or_none(&self.binary.uuid))?;
+        writeln!(f, "UUID:          {}", or_none(self.binary.uuid.text()))?;
         writeln!(f, "Label:         {}", or_none(&self.label()))?;
         writeln!(f, "Subsystem:     {}", or_none(&self.subsystem()))?;
         writeln!(f, "Epoch:         {}", self.binary.seqid)?;

@@ -324,7 +324,8 @@ fn keyslot(node: &Node<'_>) -> Result<Keyslot, TreeError> {
     let area_node = node.get("area")?;
     let area = Area {
         kind: area_node.get("type")?.name()?.to_owned(),
-        offset_bytes: area_node.get("offset")?.u64_text().map_err(form)?,
+        // cryptsetup reads and writes areas in whole sectors.
+        offset_bytes: area_node.get("offset")?.u64_text().map_err(form)? & !511,
         len_bytes: area_node.get("size")?.u64_text().map_err(form)?,
     };
     let understood = || -> Result<(Priority, KeyslotBody), TreeError> {

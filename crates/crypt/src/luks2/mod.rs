@@ -132,10 +132,10 @@ impl Header {
         Ok(copy_steps(*copy, &binary, json_area).to_vec())
     }
 
-    /// UUID of the volume.
+    /// UUID of the volume, up to the first byte that is not printable ASCII.
     #[must_use]
     pub fn uuid(&self) -> &str {
-        &self.binary.uuid
+        self.binary.uuid.text()
     }
 
     /// Sequence id: the number of header updates.

@@ -614,7 +614,14 @@ fn header_that_only_names_things_oddly_opens_as_in_cryptsetup() {
     high_numbers["digests"]["32"] = high_numbers["digests"]["0"].clone();
     high_numbers["digests"].as_object_mut().unwrap().shift_remove("0");
     high_numbers["digests"]["32"]["keyslots"] = json!(["40"]);
-    for document in [two_tokens, high_numbers] {
+    // cryptsetup rounds the place of an area down to a sector.
+    let unaligned = |past: u64| {
+        let mut document = document();
+        let offset = &mut document["keyslots"]["0"]["area"]["offset"];
+        *offset = json!(format!("0{}", offset.as_str().unwrap().parse::<u64>().unwrap() + past));
+        document
+    };
+    for document in [two_tokens, high_numbers, unaligned(1), unaligned(511)] {
         unlock(&device_with(&document), &UnlockOptions::default()).unwrap();
     }
     // A segment longer than any device gives a truncated device.
@@ -623,6 +630,22 @@ fn header_that_only_names_things_oddly_opens_as_in_cryptsetup() {
     let key = &volume().1.volume_key;
     let error = header.crypt_params(key, DEVICE_LEN as u64, false).unwrap_err().to_string();
     assert!(error.contains("truncated"), "{error}");
+}
+
+/// `cargo x verdicts` found that cryptsetup opens such a volume, and ours refused it.
+#[test]
+fn header_with_an_unprintable_uuid_opens_and_keeps_its_bytes() {
+    let mut device = volume().0.clone();
+    let (mut header, _) = Header::read(&device).unwrap();
+    let text = header.uuid()[..9].to_owned();
+    header.binary.uuid.0[9] = 0xfb;
+    for copy in [Copy::Primary, Copy::Secondary] {
+        let area = json_area(&document(), header.binary.hdr_len_bytes).unwrap();
+        write_copy(&mut device, copy, &header.binary, &area);
+    }
+    unlock(&device, &UnlockOptions::default()).unwrap();
+    let again = read(&device).unwrap();
+    assert_eq!((again.uuid(), again.binary.uuid), (&*text, header.binary.uuid));
 }
 
 #[test]
