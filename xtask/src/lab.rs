@@ -14,6 +14,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -284,17 +285,38 @@ pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     Ok(built)
 }
 
+/// Selects crates with the profile and the features of the tests, whose build has made them.
+const AS_TESTS: [&str; 2] = ["--package", "xtask"];
+
+/// Whether examples have the profile of the tests.
+static HAS_TEST_EXAMPLES: AtomicBool = AtomicBool::new(false);
+
+/// Lets [`build_example`] build in moments, for runs whose figures are not valid anyway.
+pub(crate) fn build_examples_as_tests() {
+    HAS_TEST_EXAMPLES.store(true, Ordering::Relaxed);
+}
+
 /// Builds an example for release, quietly, and returns its path. The command line is selected too:
 /// with its features, most crates below both are built once.
 pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
-    cargo_build(&["--release", "--package", package, "--example", name])?;
-    Ok(target().join("release/examples").join(name))
+    let example = ["--package", package, "--example", name];
+    let (profile, folder) = match HAS_TEST_EXAMPLES.load(Ordering::Relaxed) {
+        true => (AS_TESTS.as_slice(), "debug/examples"),
+        false => (["--release"].as_slice(), "release/examples"),
+    };
+    cargo_build(&[profile, &example].concat())?;
+    Ok(target().join(folder).join(name))
 }
 
-/// Builds the native part of the Python package for release, quietly, and returns its path.
-pub(crate) fn build_python() -> Result<PathBuf> {
-    cargo_build(&["--release", "--lib"])?;
-    Ok(target().join("release/lib_blockyard.so"))
+/// Builds the native part of the Python package, quietly, and returns its path. For release it takes
+/// minutes, because the optimiser sees the whole program once more.
+pub(crate) fn build_python(is_release: bool) -> Result<PathBuf> {
+    let (profile, folder) = match is_release {
+        true => (["--release"].as_slice(), "release"),
+        false => (AS_TESTS.as_slice(), "debug"),
+    };
+    cargo_build(&[profile, &["--lib"]].concat())?;
+    Ok(target().join(folder).join("lib_blockyard.so"))
 }
 
 /// Builds the load of `bench vhost`, a package outside of the workspace, and returns its path.

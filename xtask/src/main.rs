@@ -112,7 +112,7 @@ enum Command {
     /// Compare the terminal session on the front page with a new run.
     Recording(recording::Args),
     /// The Python package, installed from its wheel: pytest, with readers of others on top.
-    Python,
+    Python(python::Args),
     /// Mutate the code in small ways, each of which a test must find; with cargo-mutants.
     Mutants(mutants::Args),
     /// Benchmarks beside other programs, in the same run.
@@ -166,7 +166,7 @@ fn run(command: Command, totals: &mut Totals) -> Result<()> {
         Command::Choosing(args) => choosing::run(&args),
         Command::Elsewhere(args) => elsewhere::run(&args),
         Command::Recording(args) => recording::run(&args),
-        Command::Python => python::run(),
+        Command::Python(args) => python::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),

@@ -2,6 +2,7 @@
 //! arbitrary bytes at arbitrary times, and may leave in the middle. Fixed newstyle, EXPORT_NAME,
 //! simple replies (the protocol's proto.md).
 
+use crate::tools;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -174,6 +175,16 @@ pub(crate) fn header(command: u16, cookie: u64, at: Range) -> [u8; 28] {
 
 fn be64(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+/// Starts and lengths of the dirty ranges in the bitmap of this name, as nbdinfo reads them.
+pub(crate) fn dirty_ranges(uri: &str, bitmap: &str) -> Result<Vec<(u64, u64)>> {
+    let map = format!("--map=qemu:dirty-bitmap:{bitmap}");
+    let text = tools::read(tools::tool("nbdinfo").args([&map, "--json", uri]))?;
+    let json: Vec<serde_json::Value> = serde_json::from_str(&text).context("nbdinfo --map")?;
+    let dirty = json.iter().filter(|run| run["type"] == 1);
+    let range = |run: &serde_json::Value| Some((run["offset"].as_u64()?, run["length"].as_u64()?));
+    dirty.map(range).collect::<Option<_>>().with_context(|| format!("the map {text}"))
 }
 
 #[cfg(test)]

@@ -13,13 +13,20 @@ const PYTHON: &str = "/usr/bin/python3";
 /// The readers, with their versions.
 const READERS: &str = "python/tests/readers.txt";
 
-pub(crate) fn run() -> Result<()> {
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build the library as `dist` does, which takes minutes.
+    #[arg(long)]
+    release: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
     for program in [PYTHON, "pip3", "/usr/lib/python3/dist-packages/pytest/__init__.py"] {
         tools::need(program)?;
     }
     let binary = lab::build()?;
-    let wheel = dist::wheel()?;
     let folder = lab::target().join("python");
+    let wheel = dist::wheel(&lab::build_python(args.release)?, &folder)?;
     let venv = folder.join("venv");
     let mut make = tool(PYTHON);
     make.args(["-m", "venv", "--without-pip", "--system-site-packages"]);

@@ -35,6 +35,8 @@ pub enum Canary {
     RemoteFua,
     /// The directory of a created file is not synced.
     DirectorySync,
+    /// A dirty bitmap is not synced when it is marked as in use.
+    BitmapMark,
 }
 
 /// Names of the faults.
@@ -50,6 +52,7 @@ const NAMES: &[(&str, Canary)] = &[
     ("remote-flush", Canary::RemoteFlush),
     ("remote-fua", Canary::RemoteFua),
     ("directory-sync", Canary::DirectorySync),
+    ("bitmap-mark", Canary::BitmapMark),
 ];
 
 /// Whether this fault is planted.

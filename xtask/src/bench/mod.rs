@@ -113,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Runs every server with two jobs, an elevator and two schedulers, and every pipeline, too short
 /// for valid figures: a test of the benchmarks themselves.
 fn smoke() -> Result<()> {
+    lab::build_examples_as_tests();
     nbd::run(&nbd::Args::smoke(false))?;
     nbd::run(&nbd::Args::smoke(true))?;
     vhost::run(&vhost::Args::smoke())?;

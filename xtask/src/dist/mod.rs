@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// a bare root, and run the image.
     #[arg(long, conflicts_with = "program")]
     check: bool,
+    /// Without the wheel for Python, whose library takes minutes to build.
+    #[arg(long, conflicts_with = "program")]
+    no_wheel: bool,
 }
 
 /// Facts that stand in every package.
@@ -41,11 +44,13 @@ struct Release {
     folder: PathBuf,
     /// The program without symbols.
     program: PathBuf,
+    /// The native part of the Python package.
+    python: Option<PathBuf>,
 }
 
 impl Release {
-    fn of(program: PathBuf) -> Result<Release> {
-        Ok(Release { version: version()?, time_s: time_s()?, folder: folder(), program })
+    fn of(program: PathBuf, python: Option<PathBuf>) -> Result<Release> {
+        Ok(Release { version: version()?, time_s: time_s()?, folder: folder(), program, python })
     }
 }
 
@@ -59,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.program {
         return Ok(());
     }
-    let release = Release::of(program)?;
+    let python = if args.no_wheel { None } else { Some(lab::build_python(true)?) };
+    let release = Release::of(program, python)?;
     let files = packages(&release)?;
     sums(&release.folder, &files)?;
     if args.check {
@@ -75,18 +81,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Makes the package for Debian only; returns its file.
 pub(crate) fn debian_package() -> Result<PathBuf> {
-    let release = Release::of(program()?)?;
+    let release = Release::of(program()?, None)?;
     let root = tree::stage(&release)?;
     let file = deb::make(&release, &root)?;
     fs::remove_dir_all(&root)?;
     Ok(file)
 }
 
-/// Makes only the wheel.
-pub(crate) fn wheel() -> Result<PathBuf> {
-    let folder = folder();
-    fs::create_dir_all(&folder)?;
-    wheel::make(&folder, &version()?, time_s()?)
+/// Makes only the wheel, in a folder.
+pub(crate) fn wheel(built: &Path, folder: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    wheel::make(built, folder, &version()?, time_s()?)
 }
 
 /// Place of the program and the packages.
@@ -97,13 +102,15 @@ fn folder() -> PathBuf {
 /// Makes all packages; returns their files.
 fn packages(release: &Release) -> Result<Vec<PathBuf>> {
     let root = tree::stage(release)?;
-    let files = vec![
+    let mut files = vec![
         deb::make(release, &root)?,
         rpm::make(release, &root)?,
         oci::make(release)?,
         sbom::make(release)?,
-        wheel::make(&release.folder, &release.version, release.time_s)?,
     ];
+    if let Some(built) = &release.python {
+        files.push(wheel::make(built, &release.folder, &release.version, release.time_s)?);
+    }
     fs::remove_dir_all(&root)?;
     for file in &files {
         let len_bytes = fs::metadata(file)?.len();

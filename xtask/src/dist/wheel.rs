@@ -4,8 +4,8 @@
 //! `pip install ./python` builds the same with maturin. A release does not: maturin compiles all
 //! crates again, with other features of theirs than the program has.
 
+use crate::python;
 use crate::tools::{self, tool};
-use crate::{lab, python};
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::fs;
@@ -41,9 +41,8 @@ with zipfile.ZipFile(file, "w") as wheel:
     wheel.writestr(entry(f"{info}/RECORD"), record + f"{info}/RECORD,,\n")
 "#;
 
-/// Builds the native part and makes the wheel in a folder.
-pub(super) fn make(folder: &Path, version: &str, time_s: u64) -> Result<PathBuf> {
-    let built = lab::build_python()?;
+/// Makes the wheel in a folder, with a native part that was built.
+pub(super) fn make(built: &Path, folder: &Path, version: &str, time_s: u64) -> Result<PathBuf> {
     let root = folder.join("wheel");
     let _ = fs::remove_dir_all(&root);
     let info = format!("blockyard-{version}.dist-info");
@@ -51,7 +50,7 @@ pub(super) fn make(folder: &Path, version: &str, time_s: u64) -> Result<PathBuf>
         place(&tools::root().join("python").join(&file), &root.join(&file))?;
     }
     let native = root.join(NATIVE);
-    tools::run(Command::new("objcopy").arg("--strip-all").args([&built, &native]))?;
+    tools::run(Command::new("objcopy").arg("--strip-all").args([built, &native]))?;
     let tag = format!("cp39-abi3-{}", platform(&native)?);
     let about = root.join(&info);
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {

@@ -4,6 +4,7 @@
 use super::content;
 use crate::cases::Cases;
 use crate::lab::{Door, Lab, Server};
+use crate::nbd;
 use crate::tools::{self, tool};
 use crate::volume::{Maker, Recipe, Volume, noise};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -235,16 +236,6 @@ fn serve_tracked(lab: &Lab, volume: &Volume) -> Result<Server> {
     Ok(server)
 }
 
-/// Starts and lengths of the dirty ranges, as nbdinfo reads them.
-fn dirty_ranges(server: &Server) -> Result<Vec<(u64, u64)>> {
-    let map = format!("--map={BITMAP}");
-    let text = tools::read(tool("nbdinfo").args([&map, "--json", &server.uri()]))?;
-    let json: Vec<serde_json::Value> = serde_json::from_str(&text).context("nbdinfo --map")?;
-    let dirty = json.iter().filter(|run| run["type"] == 1);
-    let range = |run: &serde_json::Value| Some((run["offset"].as_u64()?, run["length"].as_u64()?));
-    dirty.map(range).collect::<Option<_>>().with_context(|| format!("the map {text}"))
-}
-
 /// The options of QEMU's client that show the bitmap in place of the allocation.
 fn image_with_bitmap(server: &Server) -> String {
     let path = server.socket().display();
@@ -255,12 +246,19 @@ fn dirty_bitmap(lab: &Lab, volume: &Volume) -> Result<String> {
     let server = serve_tracked(lab, volume)?;
     let listed = tools::read(tool("nbdinfo").args(["--json", &server.uri()]))?;
     ensure!(listed.contains(BITMAP) && listed.contains("base:allocation"), "{listed}");
-    ensure!(dirty_ranges(&server)?.is_empty(), "there is no write since the backup");
+    ensure!(
+        nbd::dirty_ranges(&server.uri(), "daily")?.is_empty(),
+        "there is no write since the backup"
+    );
     let mut io = tool("qemu-io");
     io.args(["-f", "raw", "-c", "write -P 1 1M 64k", "-c", "write -z 2M 100k"]);
     tools::run(io.args(["-c", "write -P 2 3000k 512"]).arg(server.uri()))?;
     let want = [(1 << 20, 65_536), (2 << 20, 131_072), (3_014_656, 65_536)];
-    ensure!(dirty_ranges(&server)? == want, "nbdinfo: {:?}", dirty_ranges(&server)?);
+    ensure!(
+        nbd::dirty_ranges(&server.uri(), "daily")? == want,
+        "nbdinfo: {:?}",
+        nbd::dirty_ranges(&server.uri(), "daily")?
+    );
     let mut map = tool("qemu-img");
     map.args(["map", "--output=json", "--image-opts", &image_with_bitmap(&server)]);
     let text = tools::read(&mut map)?;
@@ -273,7 +271,10 @@ fn dirty_bitmap(lab: &Lab, volume: &Volume) -> Result<String> {
     server.kill()?;
     let server = volume.serve(lab, &["--dirty-bitmap", "daily=bitmap"])?;
     let len_bytes = content::read(server.socket())?.len() as u64;
-    ensure!(dirty_ranges(&server)? == [(0, len_bytes)], "a killed server leaves all dirty");
+    ensure!(
+        nbd::dirty_ranges(&server.uri(), "daily")? == [(0, len_bytes)],
+        "a killed server leaves all dirty"
+    );
     server.stop()?;
     Ok(String::new())
 }

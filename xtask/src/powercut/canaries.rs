@@ -29,6 +29,7 @@ const CANARIES: &[Canary] = &[
     canary("remote-fua", &["remote"]),
     canary("header-sync", &["format-new", "format-over", "repair"]),
     canary("directory-sync", &["format-new", "format-detached"]),
+    canary("bitmap-mark", &["bitmap"]),
 ];
 
 /// Greatest number of cuts. The rarest fault was found after some 50 cuts; thread scheduling is

@@ -272,6 +272,7 @@ fn cut(
 ) -> Result<Running> {
     let mut random = Random::new(seed);
     let trigger = Trigger::draw(&mut random);
+    let (running, backup) = setup.back_up(running)?;
     let (cut_after, cut_after_answers, bursts) = match trigger {
         Trigger::Operation(count) => (Some(count), None, None),
         Trigger::Answer(count) => (None, Some(count), None),
@@ -313,6 +314,10 @@ fn cut(
     ledger
         .check(&image)
         .with_context(|| format!("a promise was broken, {trigger:?}, {dropped:?}"))?;
+    if let Some(backup) = backup {
+        let checked = setup.check_bitmap(&running, &backup, &image);
+        checked.with_context(|| format!("a block is not dirty, {trigger:?}, {dropped:?}"))?;
+    }
     tally.cuts += 1;
     tally.lost_sectors += dropped.lost_sectors;
     Ok(running)

@@ -1,9 +1,10 @@
 //! Variants of the path from a client to the disk whose power is cut.
 
 use super::fuse::PowerDisk;
+use super::{Broken, load};
 use crate::backing::LoopDevice;
 use crate::lab::{Door, Lab, Server};
-use crate::tools;
+use crate::{nbd, tools};
 use anyhow::Result;
 use std::fs;
 use std::path::PathBuf;
@@ -16,11 +17,16 @@ const HEADER_BYTES: u64 = 1 << 20;
 const FIRST: &str = "first.img";
 const SECOND: &str = "second.img";
 
+/// Name of the dirty bitmap.
+const BITMAP: &str = "daily";
+
 /// Layers between the server and the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// A LUKS2 volume in a file.
     Volume,
+    /// A LUKS2 volume in a file, with a dirty bitmap in another one.
+    Tracked,
     /// A LUKS2 volume on a loop device over the file.
     Loop,
     /// Half of the volume in each of two files, not encrypted.
@@ -69,6 +75,7 @@ pub(super) const VARIANTS: &[Variant] = &[
     variant("halves", Layout::Halves, 512, 3, &[]),
     variant("stripes", Layout::Stripes, 512, 3, &[]),
     variant("loop", Layout::Loop, 512, 2, &[]),
+    variant("bitmap", Layout::Tracked, 512, 2, &["--dirty-granularity", "4K"]),
     variant("remote", Layout::Remote, 512, 2, &[]),
     variant("remote-direct", Layout::Remote, 4096, 3, &["--direct"]),
 ];
@@ -115,7 +122,7 @@ impl<'a> Setup<'a> {
                     power.with(|disk| disk.put(name, vec![0; VOLUME_BYTES as usize / 2]));
                 }
             }
-            Layout::Volume | Layout::Loop | Layout::Remote => {
+            Layout::Volume | Layout::Tracked | Layout::Loop | Layout::Remote => {
                 let image = format(lab, variant.sector_bytes)?;
                 power.with(|disk| disk.put(FIRST, image));
             }
@@ -133,6 +140,13 @@ impl<'a> Setup<'a> {
         let mut running = Running { servers: Vec::new(), device: None };
         match self.variant.layout {
             Layout::Volume => running.servers.push(self.serve_luks(first.to_string())?),
+            Layout::Tracked => {
+                let bitmap = format!("{BITMAP}={}", self.power.path("bitmap").display());
+                let control = self.lab.path("control").display().to_string();
+                let tracked = ["--dirty-bitmap", &bitmap, "--control", &control];
+                let options = [&tracked[..], self.variant.serve].concat();
+                running.servers.push(self.serve_volume(first.to_string(), &options)?);
+            }
             Layout::Loop => {
                 let device = LoopDevice::attach(&self.power.path(FIRST), &[])?;
                 self.lab.give(&device.path)?;
@@ -163,6 +177,45 @@ impl<'a> Setup<'a> {
             }
         }
         Ok(running)
+    }
+
+    /// Makes a backup of the whole volume, and starts the server again: the bitmap on the disk is
+    /// without a dirty block. Returns the backup; `None` without a bitmap.
+    pub(super) fn back_up(&self, running: Running) -> Result<(Running, Option<Vec<u8>>)> {
+        if self.variant.layout != Layout::Tracked {
+            return Ok((running, None));
+        }
+        let control = self.lab.path("control");
+        let step = |words: &[&str]| {
+            let mut backup = self.lab.blockyard(&["backup"]);
+            tools::read(backup.arg(&control).args(words))
+        };
+        let id = step(&["freeze"])?;
+        let image = load::read(running.server().socket(), VOLUME_BYTES)?;
+        step(&["done", id.trim_end()])?;
+        running.stop()?;
+        Ok((self.start()?, Some(image)))
+    }
+
+    /// Compares the volume with the last backup: each block that differs has to be dirty.
+    pub(super) fn check_bitmap(
+        &self,
+        running: &Running,
+        backup: &[u8],
+        image: &[u8],
+    ) -> Result<()> {
+        let mut differs = backup.to_vec();
+        for (start, len) in nbd::dirty_ranges(&running.server().uri(), BITMAP)? {
+            let range = usize::try_from(start)?..usize::try_from(start + len)?;
+            differs[range.clone()].copy_from_slice(&image[range]);
+        }
+        let lost = differs.iter().zip(image).position(|(backup, now)| backup != now);
+        match lost {
+            None => Ok(()),
+            Some(at) => {
+                Err(Broken(format!("byte {at} differs from the backup, and is clean")).into())
+            }
+        }
     }
 
     fn serve_luks(&self, image: String) -> Result<Server> {

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::canary::{Canary, is_planted};
 use crate::file::{FileId, lock_output};
 
 /// Length of the header.
@@ -254,6 +255,9 @@ impl BitmapFile {
     pub(super) fn begin(&self, header: &Header) -> io::Result<()> {
         let header = Header { is_clean: false, content: [0; DIGEST_BYTES], ..header.clone() };
         self.put_header(&header, Sha256::new_with_prefix(header.bytes()))?;
+        if !is_planted(Canary::BitmapMark) {
+            self.file.sync_all()?;
+        }
         self.file.set_len(HEADER_BYTES as u64 + 8 * header.words() as u64)
     }
 
@@ -270,13 +274,13 @@ impl BitmapFile {
             at += piece.len() as u64;
         }
         self.file.sync_all()?;
-        self.put_header(&header, hashed)
+        self.put_header(&header, hashed)?;
+        self.file.sync_all()
     }
 
     fn put_header(&self, header: &Header, hashed: Sha256) -> io::Result<()> {
         let mut bytes = header.bytes();
         bytes[DIGEST_AT..DIGEST_AT + DIGEST_BYTES].copy_from_slice(&hashed.finalize());
-        self.file.write_all_at(&bytes, 0)?;
-        self.file.sync_all()
+        self.file.write_all_at(&bytes, 0)
     }
 }
