@@ -59,10 +59,7 @@ fn measure_round_trip() -> Option<u64> {
         let run: Run = Box::new(move |_| Some(Cqe { token, status: BlkStatus::Ok }));
         let completions = Arc::clone(&completions);
         let begun = Instant::now();
-        workers.submit(
-            Job { run, completions: Arc::clone(&completions), len_bytes: 0, counted: None },
-            &mut task,
-        );
+        workers.submit(Job { run, completions: Arc::clone(&completions), len_bytes: 0 }, &mut task);
         while cqes.is_empty() {
             poll::readable(&[Some(completions.ready())], None).ok()?;
             completions.take(&mut cqes, &mut timed);
@@ -117,16 +114,13 @@ pub(crate) struct Job {
     pub(crate) completions: Arc<CompletionQueue>,
     /// Bytes to encrypt or decrypt.
     pub(crate) len_bytes: u64,
-    /// Sum of the bytes in flight.
-    pub(crate) counted: Option<Arc<AtomicU64>>,
 }
 
 impl Job {
-    fn run(self, task: &mut Task) {
+    /// Runs it, and subtracts its length from the sum of the bytes in flight.
+    fn run(self, task: &mut Task, in_flight_bytes: &AtomicU64) {
         let answer = (self.run)(task);
-        if let Some(counted) = self.counted {
-            counted.fetch_sub(self.len_bytes, Ordering::Relaxed);
-        }
+        in_flight_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
         self.completions.push_worked(answer, &mut task.timed);
     }
 }
@@ -144,6 +138,8 @@ struct Jobs {
 struct Queue {
     jobs: Mutex<Jobs>,
     more: Condvar,
+    /// Bytes of its jobs, running ones included.
+    in_flight_bytes: AtomicU64,
 }
 
 /// See [`Workers::busy`].
@@ -175,8 +171,6 @@ pub(crate) struct Workers {
     cpus: usize,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
-    /// Bytes of unbound jobs in flight.
-    fanned_out_bytes: Arc<AtomicU64>,
 }
 
 impl Workers {
@@ -202,7 +196,6 @@ impl Workers {
             numbers,
             cpus: allowed_cpus().len(),
             submitters: AtomicUsize::new(0),
-            fanned_out_bytes: Arc::default(),
         })
     }
 
@@ -224,7 +217,7 @@ impl Workers {
     pub(crate) fn load(&self) -> Load {
         let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let submitters = self.submitters.load(Ordering::Relaxed);
-        let fanned_out_bytes = self.fanned_out_bytes.load(Ordering::Relaxed);
+        let fanned_out_bytes = self.unbound.in_flight_bytes.load(Ordering::Relaxed);
         let idle_cpus = few(self.cpus.saturating_sub(submitters));
         Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
     }
@@ -232,15 +225,13 @@ impl Workers {
     /// Runs the oldest unbound job on this idle thread. Returns false if no job waits.
     pub(crate) fn help(&self, task: &mut Task) -> bool {
         let job = self.unbound.lock().jobs.pop_front();
-        job.map(|job| job.run(task)).is_some()
+        job.map(|job| job.run(task, &self.unbound.in_flight_bytes)).is_some()
     }
 
     /// Passes a job to any free worker; `task` runs it now if there are no worker threads.
-    pub(crate) fn submit(&self, mut job: Job, task: &mut Task) {
-        self.fanned_out_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
-        job.counted = Some(Arc::clone(&self.fanned_out_bytes));
+    pub(crate) fn submit(&self, job: Job, task: &mut Task) {
         if self.threads.len() == self.bound.len() {
-            return job.run(task);
+            return self.unbound.run(job, task);
         }
         self.unbound.put(job);
     }
@@ -251,7 +242,7 @@ impl Workers {
         let own = self.bound.iter().find(|(of, _)| *of == cpu).or(self.bound.first());
         match own {
             Some((_, queue)) => queue.put(job),
-            None => job.run(task),
+            None => self.unbound.run(job, task),
         }
     }
 }
@@ -268,6 +259,7 @@ impl Drop for Workers {
 
 impl Queue {
     fn put(&self, job: Job) {
+        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
         let mut jobs = self.lock();
         jobs.jobs.push_back(job);
         let wakes = jobs.sleeping > 0;
@@ -275,6 +267,12 @@ impl Queue {
         if wakes {
             self.more.notify_one();
         }
+    }
+
+    /// Runs a job that waits for no worker.
+    fn run(&self, job: Job, task: &mut Task) {
+        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
+        job.run(task, &self.in_flight_bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, Jobs> {
@@ -292,7 +290,7 @@ impl Queue {
         loop {
             if let Some(job) = waiting.jobs.pop_front() {
                 drop(waiting);
-                job.run(&mut task);
+                job.run(&mut task, &self.in_flight_bytes);
                 waiting = self.lock();
             } else if waiting.stopping {
                 return;
@@ -349,12 +347,7 @@ mod tests {
         let mut task = Task::new();
         let (started, runs) = channel();
         let (go_on, release) = channel();
-        let job = |run: Run| Job {
-            run,
-            completions: Arc::clone(&completions),
-            len_bytes: 4096,
-            counted: None,
-        };
+        let job = |run: Run| Job { run, completions: Arc::clone(&completions), len_bytes: 4096 };
         workers.submit(
             job(Box::new(move |_| {
                 started.send(()).unwrap();
@@ -399,7 +392,6 @@ mod tests {
             run: Box::new(|_| panic!("a bug")),
             completions: CompletionQueue::new().unwrap(),
             len_bytes: 0,
-            counted: None,
         };
         workers.submit(job, &mut Task::new());
         // Joining would block; the thread ends with its panic.

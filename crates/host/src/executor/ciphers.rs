@@ -214,7 +214,6 @@ impl Executor {
             }),
             completions: Arc::clone(completions),
             len_bytes: len_bytes as u64,
-            counted: None,
         };
         match place {
             Place::SameCpu => workers.submit_here(job, &mut self.helper),
