@@ -74,6 +74,8 @@ const TESTS: &[(&str, Lane, &str)] = &[
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),
+    // Counts, which no load changes; of an example that `bench` has built.
+    ("sharing", Lane::Binary, "bench sharing"),
 ];
 
 /// Result of a part.

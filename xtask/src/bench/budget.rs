@@ -6,13 +6,11 @@
 //! workspace that the compiler inlined there, so the standard library counts for its caller. The
 //! counts do not depend on the load of the machine.
 
-use super::example_command;
+use super::{example_command, line_numbers};
 use crate::tools;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 /// Numbers of requests of the two runs.
 const REQUESTS: [u32; 2] = [1000, 3000];
@@ -88,7 +86,6 @@ fn layers(part: &str, op: &str) -> Result<BTreeMap<&'static str, f64>> {
     counts.retain(|_, count| *count != 0);
     let places: Vec<u64> = counts.keys().copied().flatten().collect();
     let names = names(&places)?;
-    ensure!(names.len() == places.len(), "addr2line knows {} of {places:?}", names.len());
     let names = places.into_iter().zip(names).collect::<BTreeMap<_, _>>();
     let mut layers = BTreeMap::new();
     for (place, count) in counts {
@@ -142,18 +139,9 @@ fn parse(profile: &str, program: &Path) -> BTreeMap<Place, i64> {
 
 /// The layer of each address.
 fn names(addresses: &[u64]) -> Result<Vec<&'static str>> {
-    let mut addr2line = tools::tool("addr2line");
-    addr2line.arg("--addresses").arg("--inlines").arg("--exe").arg(program()?);
-    let mut child = addr2line.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut stdin = child.stdin.take().expect("it is piped");
-    let text: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
-    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
-    let output = child.wait_with_output()?;
-    writer.join().expect("it only writes")?;
-    let text = tools::text(&output.stdout);
-    // An address, then its functions' lines, the innermost first.
-    let blocks = text.split("0x").skip(1);
-    Ok(blocks.map(|block| block.lines().find_map(layer_of).unwrap_or(LIBRARIES)).collect())
+    let blocks = line_numbers::of(&program()?, addresses)?;
+    let name = |block: &String| block.lines().find_map(layer_of).unwrap_or(LIBRARIES);
+    Ok(blocks.iter().map(name).collect())
 }
 
 /// The layer of a source file of this workspace.

@@ -10,12 +10,15 @@ pub(crate) mod fio;
 mod floor;
 mod fuse;
 mod generator;
+mod line_numbers;
 pub(crate) mod machine;
 mod nbd;
 mod peers;
 mod rbd;
 mod readme;
 mod scale;
+#[cfg(target_arch = "x86_64")]
+mod sharing;
 mod table;
 mod tune;
 mod vhost;
@@ -70,6 +73,10 @@ enum Benchmark {
     Floor(floor::Args),
     /// Instructions of a 4 KiB request above the bare cipher, by layer. Needs valgrind.
     Budget,
+    /// Atomic instructions and shared cache lines of a request, and bounds of them, for requests of
+    /// 4 KiB and 1 MiB from one submitter and from two.
+    #[cfg(target_arch = "x86_64")]
+    Sharing(sharing::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and within whole writes.
@@ -103,6 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Benchmark::Tune(args) => tune::run(args),
         Benchmark::Floor(args) => floor::run(args),
         Benchmark::Budget => budget::run(),
+        #[cfg(target_arch = "x86_64")]
+        Benchmark::Sharing(args) => sharing::run(args),
         Benchmark::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         Benchmark::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         Benchmark::Copy(further) => example("blockyard-host", "copy_bench", &further.words),

@@ -13,6 +13,9 @@
 //!
 //! `--cpus 1,2,4`: numbers of CPUs; `--shape` with a part of its name; `--rounds N`; `--smoke`: one
 //! short round.
+//!
+//! `--held PIPELINE JOB REQUESTS`, with `--shape` and one number of CPUs, runs one job for a
+//! debugger: see [`held`].
 
 #[path = "../pipeline_bench/bare.rs"]
 mod bare;
@@ -20,6 +23,7 @@ mod bare;
 mod round;
 
 use std::io::Write;
+use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -195,6 +199,29 @@ fn pipeline(
     Ok(Subject::Pipeline { name, clients, _images: images })
 }
 
+/// Runs a job once, says `ready`, waits for a line, and runs the same requests again for a
+/// debugger. A submitter asks for the process's parent before its first request and after its last
+/// one: the marks of its requests among its instructions.
+fn held(words: &[String], shape: Shape, cpus: usize) -> Result<(), Error> {
+    let usage = "--held PIPELINE JOB REQUESTS";
+    let [name, job, requests, ..] = words else { return Err(usage.into()) };
+    let job = JOBS.iter().find(|known| known.shape == shape && known.name == job).ok_or(usage)?;
+    let job = Job { requests: requests.parse()?, ..*job };
+    let subject = pipeline(("held", PipelineChoice::parse(name)?), shape, cpus)?;
+    let Subject::Pipeline { mut clients, .. } = subject else { return Err(usage.into()) };
+    // Each submitter first allocates on a thread of its own, as a connection does.
+    timed(&mut clients, &job, |client, seed| round::submit(client, &job, seed));
+    round::measure(&mut clients, &job);
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new())?;
+    timed(&mut clients, &job, |client, seed| {
+        let _ = parent_id();
+        round::submit(client, &job, seed);
+        let _ = parent_id();
+    });
+    Ok(())
+}
+
 fn subjects(shape: Shape, cpus: usize) -> Result<Vec<Subject>, Error> {
     let mut subjects = vec![Subject::Copy(sides(cpus)?), Subject::Cipher(Bare::new(cpus)?)];
     let own = ("adaptive", PipelineChoice::Adaptive);
@@ -233,8 +260,12 @@ fn main() -> Result<(), Error> {
         there[..count].iter().for_each(|cpu| some.set(*cpu));
         sched_setaffinity(None, &some)?;
         for shape in [Shape::One, Shape::Submitters, Shape::Volumes] {
-            if shape.name().contains(&wanted) {
-                measure(count, shape, rounds, is_smoke)?;
+            if !shape.name().contains(&wanted) {
+                continue;
+            }
+            match words.iter().position(|word| word == "--held") {
+                Some(at) => held(&words[at + 1..], shape, count)?,
+                None => measure(count, shape, rounds, is_smoke)?,
             }
         }
     }

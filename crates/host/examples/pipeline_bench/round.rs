@@ -77,7 +77,8 @@ fn touch(client: &mut Client, len_bytes: u64) {
     }
 }
 
-fn submit(client: &mut Client, job: &Job, seed: u64) {
+/// Runs a submitter's requests.
+pub(crate) fn submit(client: &mut Client, job: &Job, seed: u64) {
     let mut places = Places::new(job, seed);
     let mut done: Vec<Done> = Vec::with_capacity(job.depth);
     let mut submitted = 0;
