@@ -57,8 +57,10 @@ pub enum Event {
     },
 }
 
-/// Switch of a volume's recording.
+/// Switch of a volume's recording. Every request reads it, so what other threads write lies in other
+/// cache lines.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct Switch {
     /// Number of the recording; zero means none.
     epoch: AtomicU64,
