@@ -57,8 +57,8 @@ pub enum Event {
     },
 }
 
-/// Switch of a volume's recording. Every request reads it, so what other threads write lies in other
-/// cache lines.
+/// Switch of a volume's recording. Every request reads it, so it shares no cache line with what
+/// other threads write.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Switch {
