@@ -48,12 +48,12 @@ __all__ = [
 def info(
     path: str | os.PathLike[str],
     *,
-    partition: str | None = None,
+    partition: str | int | None = None,
     offset: int = 0,
 ) -> dict[str, typing.Any]:
     """The facts of a header or a partition table: what `blockyard info --json` prints.
 
     The call needs no passphrase, and does not lock the volume.
     """
-    facts: dict[str, typing.Any] = json.loads(_blockyard.info(path, partition, offset))
+    facts: dict[str, typing.Any] = json.loads(_blockyard.info(path, None if partition is None else str(partition), offset))
     return facts

@@ -122,6 +122,9 @@ class Volume(io.RawIOBase):
         finally:
             self._native.close()
 
+    def __reduce__(self) -> typing.NoReturn:
+        raise TypeError("a volume cannot be copied or pickled")
+
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed volume")
@@ -143,7 +146,7 @@ def open(
     read_only: bool = True,
     kind: str | None = None,
     header: Path | None = None,
-    partition: str | None = None,
+    partition: str | int | None = None,
     offset: int = 0,
     pim: int | None = None,
 ) -> Volume:
@@ -164,7 +167,7 @@ def open(
         read_only=read_only,
         kind=kind,
         header=header,
-        partition=partition,
+        partition=None if partition is None else str(partition),
         offset=offset,
         pim=pim,
     )

@@ -137,6 +137,10 @@ fn opened(path: &Path, options: Options, key: Option<&Key>) -> PyResult<(Volume,
     let locked = options.read(path).map_err(raised)?;
     let notices = locked.notices();
     let key = match key {
+        Some(_) if !locked.needs_key() => {
+            let path = path.display();
+            return Err(argument(format!("{path}: this kind takes no passphrase and no key_file")));
+        }
         Some(key) => locked.unlock(key),
         None if locked.needs_key() => {
             let path = path.display();

@@ -23,6 +23,9 @@ def test_disk_with_partitions_shows_them(tmp_path):
     facts = blockyard.info(disk)
     assert facts["scheme"] == "gpt" and len(facts["partitions"]) == 1
     assert facts == json.loads(run(BLOCKYARD, "info", "--json", disk))
+    for number in (1, "1"):
+        with blockyard.open(disk, kind="raw", partition=number) as partition:
+            assert partition.size == 1 << 20
 
 
 def test_pipe_is_an_error_at_once(tmp_path):

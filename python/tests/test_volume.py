@@ -1,6 +1,7 @@
 """Volumes as files."""
 
 import array
+import copy
 import errno
 import io
 import mmap
@@ -333,3 +334,16 @@ volume.flush()
     )  # fmt: skip
     _, flush = log.read_text().split("/dev/null", 1)
     assert "sync(" in flush and str(image) in flush
+
+
+def test_disk_without_encryption_takes_no_passphrase(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(1 << 20))
+    with pytest.raises(blockyard.VolumeError, match="takes no passphrase"):
+        blockyard.open(disk, PASSPHRASE, kind="raw")
+
+
+def test_volume_is_not_copied(volume):
+    with pytest.raises(TypeError):
+        copy.copy(volume)
+    assert volume.pread(1, 0)

@@ -295,6 +295,11 @@ impl Devices {
                 let name = |device: &Arc<Device>| format!("{:?}", device.names[0]);
                 let names: Vec<_> = devices.iter().map(name).collect();
                 let problem = match export {
+                    _ if devices.is_empty() => {
+                        let problem = "no volume is open; an export of a first use opens for its \
+                                       next client";
+                        return Err(ControlError { name: "ENXIO", problem: problem.into() });
+                    }
                     "" => "several volumes are served; name one with `export`".to_owned(),
                     named => format!("there is no export {named:?}"),
                 };

@@ -81,8 +81,9 @@ const UNKNOWN: &[(&[&str], &str)] = &[
             "-B",
             "--bitmap",
         ],
-        "filters, snapshots and bitmaps are not supported; a device-mapper table with --table FILE \
-         puts targets over a volume, and --read-only protects it",
+        "filters and snapshots are not supported, and a dirty bitmap is --dirty-bitmap; a \
+         device-mapper table with --table FILE puts targets over a volume, and --read-only protects \
+         it",
     ),
     (&["--single"], "a client on standard input is not supported; use --run COMMAND"),
     (
