@@ -300,22 +300,21 @@ pub(crate) fn build_examples_as_tests() {
 /// with its features, most crates below both are built once.
 pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     let example = ["--package", package, "--example", name];
-    let (profile, folder) = match HAS_TEST_EXAMPLES.load(Ordering::Relaxed) {
-        true => (AS_TESTS.as_slice(), "debug/examples"),
-        false => (["--release"].as_slice(), "release/examples"),
-    };
-    cargo_build(&[profile, &example].concat())?;
-    Ok(target().join(folder).join(name))
+    if HAS_TEST_EXAMPLES.load(Ordering::Relaxed) {
+        cargo_build(&[AS_TESTS.as_slice(), &example].concat())?;
+        return Ok(target().join("debug/examples").join(name));
+    }
+    cargo_build(&[["--release"].as_slice(), &example].concat())?;
+    Ok(target().join("release/examples").join(name))
 }
 
-/// Builds the native part of the Python package, quietly, and returns its path. For release it takes
-/// minutes, because the optimiser sees the whole program once more.
+/// Builds the native part of the Python package, quietly, and returns its path. For release it
+/// takes minutes, because the optimiser sees the whole program once more.
 pub(crate) fn build_python(is_release: bool) -> Result<PathBuf> {
-    let (profile, folder) = match is_release {
-        true => (["--release"].as_slice(), "release"),
-        false => (AS_TESTS.as_slice(), "debug"),
-    };
-    cargo_build(&[profile, &["--lib"]].concat())?;
+    let mut words = vec!["--lib"];
+    words.extend(if is_release { &["--release"][..] } else { &AS_TESTS });
+    cargo_build(&words)?;
+    let folder = if is_release { "release" } else { "debug" };
     Ok(target().join(folder).join("lib_blockyard.so"))
 }
 

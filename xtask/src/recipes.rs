@@ -1,5 +1,5 @@
-//! `cargo x recipes`: runs the pages of docs/recipes as a reader would, and compares the output. So it
-//! does with the pages in docs that have a comment of a test.
+//! `cargo x recipes`: runs the pages of docs/recipes as a reader would, and compares the output. It
+//! also runs the pages in docs that have a comment of a test.
 //!
 //! All commands of a page run in one shell and an empty folder, in their order:
 //!

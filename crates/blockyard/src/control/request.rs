@@ -112,7 +112,8 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
 /// Parses a step of a backup and the export.
 fn backup_step(text: &str) -> Result<(BackupStep, &str), ControlError> {
     let (end, rest) = next(text);
-    let (name, mut export) = (&text[..end], &text[rest..]);
+    let name = &text[..end];
+    let mut export = &text[rest..];
     let mut id = None;
     if name != "freeze" {
         let (end, rest) = next(export);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_a_request_or_an_error_that_quotes_nothing() {
+    fn every_command_is_a_request() {
         for (line, meaning) in [
             ("status", "Status \"\""),
             ("suspend", "Suspend \"\""),
@@ -220,6 +221,10 @@ mod tests {
         ] {
             assert_eq!(shown(line), meaning, "{line}");
         }
+    }
+
+    #[test]
+    fn another_line_is_an_error_that_quotes_nothing() {
         for (line, word) in [
             ("", "none of status"),
             ("sesame", "none of status"),

@@ -48,8 +48,8 @@ impl Created {
             let named = new.take_name();
             let synced = named.and_then(|()| sync_created(&new.file, &new.path));
             if let Err(source) = synced {
-                let (path, size_bytes) = (new.path.clone(), new.size_bytes);
-                return Err(FormatError::Create { path, size_bytes, source });
+                let path = new.path.clone();
+                return Err(FormatError::Create { path, size_bytes: new.size_bytes, source });
             }
             self.0.remove(0);
         }

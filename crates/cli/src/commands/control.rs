@@ -112,9 +112,10 @@ pub(crate) struct LimitArgs {
 
 /// Begin or end an incremental backup of a volume with `serve --dirty-bitmap`
 ///
-/// `freeze` prints the ID of the backup. From then on, clients see its blocks in the metadata context
-/// of the bitmap, and later writes are for the next backup. `done` with the ID ends the backup.
-/// After `failed` with the ID, the next one has its blocks too. `blockyard status` shows the ID.
+/// `freeze` prints the ID of the backup. From then on, clients see its blocks in the metadata
+/// context of the bitmap, and later writes are for the next backup. `done` with the ID ends the
+/// backup. After `failed` with the ID, the next one has its blocks too. `blockyard status` shows
+/// the ID.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct BackupArgs {

@@ -1,8 +1,8 @@
 //! `blockyard format`: makes a LUKS2 volume, in a new file if asked to.
 //!
 //! Data is overwritten only after a confirmation: a file with contents, a LUKS header or a block
-//! device needs `YES` at the terminal, or `--batch-mode`. A new file gets its name when the volume is
-//! complete.
+//! device needs `YES` at the terminal, or `--batch-mode`. A new file gets its name when the volume
+//! is complete.
 
 use std::path::PathBuf;
 

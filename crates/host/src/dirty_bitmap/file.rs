@@ -58,7 +58,8 @@ pub struct Header {
     pub granularity_bytes: u32,
     /// Identity of the volume; may be empty.
     pub identity: Vec<u8>,
-    /// State of the volume's files at the end of the last session; see [`content_state`].
+    /// State of the volume's image files at the end of the last session: a digest of their numbers,
+    /// sizes and times of the last write; zeroes without such a file.
     pub content: [u8; DIGEST_BYTES],
 }
 
@@ -130,9 +131,9 @@ pub(super) fn words(size_bytes: u64, granularity_bytes: u32) -> usize {
     size_bytes.div_ceil(granularity_bytes.into()).div_ceil(64) as usize
 }
 
-/// State of the image files of a volume: their numbers, sizes and times of the last write. It changes
-/// when another program writes into one, or puts another file in its place. Zeroes without such a
-/// file.
+/// State of the image files of a volume: their numbers, sizes and times of the last write. It
+/// changes when another program writes into one, or puts another file in its place. Zeroes without
+/// such a file.
 pub(super) fn content_state(files: &[File]) -> io::Result<[u8; DIGEST_BYTES]> {
     let mut state = Sha256::new();
     for file in files {
@@ -244,11 +245,10 @@ impl BitmapFile {
                 bits.store(u64::from_le_bytes(*word), Ordering::Relaxed);
             }
         }
-        Ok(match hashed.finalize()[..] == digest {
-            false => Found::Damaged,
-            true if header.content != *content => Found::Changed,
-            true => Found::Bits,
-        })
+        if hashed.finalize()[..] != digest {
+            return Ok(Found::Damaged);
+        }
+        Ok(if header.content == *content { Found::Bits } else { Found::Changed })
     }
 
     /// Marks the file as in use, on stable storage, and gives it its length for [`Self::end`].

@@ -17,8 +17,8 @@
 //! so one of the two sees the other (as in [`blockyard_engine::ranges`]).
 //!
 //! The file is marked as in use when the volume is opened, and gets the bits when the last user of
-//! the volume has gone. After a crash it is in use still, and the whole volume counts as dirty. So it
-//! does if another program has written an image file since.
+//! the volume has gone. After a crash it is in use still, and the whole volume counts as dirty. So
+//! it does if another program has written an image file since.
 
 mod file;
 
@@ -270,7 +270,7 @@ impl DirtyBitmap {
             Header { is_clean: false, size_bytes, granularity_bytes, identity, content: state };
         let bits = (0..words(size_bytes, granularity_bytes)).map(|_| AtomicU64::new(0));
         let live: Box<[AtomicU64]> = bits.collect();
-        // Before the bitmap exists: its drop saves the bits, and after a failed read they are wrong.
+        // Before the bitmap exists: its drop saves the bits, which a failed read leaves wrong.
         let found = match &before {
             Some(before) => file.read_bits(before, &state, &live)?,
             None => Found::Nothing,

@@ -309,7 +309,7 @@ fn every_change_of_a_volume_is_dirty_also_one_that_fails() {
     let mut client = Client::new(&volume, Priority::default()).unwrap();
     let mut check = |what: &str, change: &mut dyn FnMut(&mut Client), expected: &[(u64, u64)]| {
         bitmap.step(BackupStep::Freeze).unwrap();
-        end(&bitmap, BackupStep::Done);
+        end(bitmap, BackupStep::Done);
         change(&mut client);
         assert_eq!(dirty(bitmap), expected, "{what}");
     };

@@ -82,8 +82,8 @@ const UNKNOWN: &[(&[&str], &str)] = &[
             "--bitmap",
         ],
         "filters and snapshots are not supported, and a dirty bitmap is --dirty-bitmap; a \
-         device-mapper table with --table FILE puts targets over a volume, and --read-only protects \
-         it",
+         device-mapper table with --table FILE puts targets over a volume, and --read-only \
+         protects it",
     ),
     (&["--single"], "a client on standard input is not supported; use --run COMMAND"),
     (
