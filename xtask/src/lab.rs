@@ -285,9 +285,6 @@ pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Selects crates with the profile and the features of the tests, whose build has made them.
-const AS_TESTS: [&str; 2] = ["--package", "xtask"];
-
 /// Whether examples have the profile of the tests.
 static HAS_TEST_EXAMPLES: AtomicBool = AtomicBool::new(false);
 
@@ -301,7 +298,7 @@ pub(crate) fn build_examples_as_tests() {
 pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     let example = ["--package", package, "--example", name];
     if HAS_TEST_EXAMPLES.load(Ordering::Relaxed) {
-        cargo_build(&[AS_TESTS.as_slice(), &example].concat())?;
+        build_as_tests(&["--example", name])?;
         return Ok(target().join("debug/examples").join(name));
     }
     cargo_build(&[["--release"].as_slice(), &example].concat())?;
@@ -311,11 +308,20 @@ pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
 /// Builds the native part of the Python package, quietly, and returns its path. For release it
 /// takes minutes, because the optimiser sees the whole program once more.
 pub(crate) fn build_python(is_release: bool) -> Result<PathBuf> {
-    let mut words = vec!["--lib"];
-    words.extend(if is_release { &["--release"][..] } else { &AS_TESTS });
-    cargo_build(&words)?;
-    let folder = if is_release { "release" } else { "debug" };
-    Ok(target().join(folder).join("lib_blockyard.so"))
+    if is_release {
+        cargo_build(&["--release", "--lib"])?;
+        return Ok(target().join("release/lib_blockyard.so"));
+    }
+    // Any example: without one, foreign crates have other features than in the tests.
+    build_as_tests(&["--lib", "--example", "own_target"])?;
+    Ok(target().join("debug/lib_blockyard.so"))
+}
+
+/// Builds targets of the workspace. All its packages are selected, so the crates are those that the
+/// unit tests have.
+fn build_as_tests(words: &[&str]) -> Result<()> {
+    let mut build = tools::cargo();
+    tools::show(build.args(["build", "--quiet", "--locked", "--workspace"]).args(words))
 }
 
 /// Builds the load of `bench vhost`, a package outside of the workspace, and returns its path.
