@@ -42,7 +42,7 @@ pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
 
 /// Installs, uses and removes the Debian package, looks into the RPM, and runs the image.
 pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
-    let [deb, rpm, oci, _, _] = files else { anyhow::bail!("a package is missing") };
+    let [deb, rpm, oci, ..] = files else { anyhow::bail!("a package is missing") };
     let lab = Lab::new()?;
     debian(&lab, deb)?;
     let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
