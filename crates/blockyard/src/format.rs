@@ -437,8 +437,8 @@ impl Unformatted {
         contained(|| Ok(content(&self.device, progress)?))
     }
 
-    /// Searches for data behind a detached header. Formatting leaves them, but nobody can read them
-    /// with a new header.
+    /// Searches for data behind a detached header. Formatting keeps these bytes, but a new header
+    /// cannot decrypt them.
     ///
     /// # Errors
     /// [`FormatError::Read`].

@@ -62,13 +62,21 @@ impl New {
         let [from, to] = [&self.temporary, &self.path];
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             // A file system without this kind of rename, such as NFS.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                fs::hard_link(from, to)?;
-                fs::remove_file(from)
-            }
+            Err(Errno::INVAL | Errno::NOSYS) => match fs::hard_link(from, to) {
+                Ok(()) => fs::remove_file(from),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+                // One without links either, such as many of FUSE.
+                Err(_) => replace_claim(from, to),
+            },
             renamed => Ok(renamed?),
         }
     }
+}
+
+/// Gives a file a free name: an empty file claims the name first, and is replaced.
+fn replace_claim(from: &Path, to: &Path) -> io::Result<()> {
+    File::create_new(to)?;
+    fs::rename(from, to).inspect_err(|_| drop(fs::remove_file(to)))
 }
 
 impl Drop for Created {
@@ -76,5 +84,27 @@ impl Drop for Created {
         for new in &self.0 {
             let _ = fs::remove_file(&new.temporary);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_takes_a_free_name_and_no_name_of_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [new, other, free] = ["new", "other", "free"].map(|name| dir.path().join(name));
+        fs::write(&new, "volume").unwrap();
+        fs::write(&other, "letter").unwrap();
+        let refused = replace_claim(&new, &other).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&other).unwrap(), b"letter");
+        replace_claim(&new, &free).unwrap();
+        assert_eq!(fs::read(&free).unwrap(), b"volume");
+        assert!(!new.exists());
+        // Nothing of a failed rename is left.
+        let name = dir.path().join("name");
+        assert!(replace_claim(&new, &name).is_err() && !name.exists());
     }
 }
