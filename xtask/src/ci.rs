@@ -83,7 +83,12 @@ struct Outcome {
     name: &'static str,
     seconds: f64,
     error: Option<String>,
+    /// End of its output, if that was kept.
+    end: String,
 }
+
+/// Lines of a failed part below the summary. A log of a whole run may be shortened in its middle.
+const END_LINES: usize = 20;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut parts = all(TESTS);
@@ -146,7 +151,7 @@ fn shown(part: &Part) -> Outcome {
 /// Runs a part beside another one, and prints its output when it has ended.
 fn kept(part: &Part, printer: &Mutex<()>) -> Outcome {
     let mut said = Vec::new();
-    let outcome = timed(part, |command| {
+    let mut outcome = timed(part, |command| {
         let mut output: File = tempfile::tempfile()?;
         let is_success =
             command.stdout(output.try_clone()?).stderr(output.try_clone()?).status()?.success();
@@ -158,6 +163,7 @@ fn kept(part: &Part, printer: &Mutex<()>) -> Outcome {
     println!("\n== {}: cargo x {}", part.name, part.words.join(" "));
     let _ = io::stdout().write_all(&said);
     println!("== {} took {:.0} s", part.name, outcome.seconds);
+    outcome.end = end(&String::from_utf8_lossy(&said));
     outcome
 }
 
@@ -172,7 +178,16 @@ fn timed(part: &Part, run: impl FnOnce(&mut Command) -> io::Result<bool>) -> Out
         Ok(false) => Some(format!("again: cargo x {}", part.words.join(" "))),
         Err(error) => Some(format!("{error:#}")),
     };
-    Outcome { name: part.name, seconds: start.elapsed().as_secs_f64(), error }
+    Outcome { name: part.name, seconds: start.elapsed().as_secs_f64(), error, end: String::new() }
+}
+
+/// The last lines, and each failed case before them.
+fn end(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines.len().saturating_sub(END_LINES);
+    let is_shown = |(at, line): &(usize, &&str)| *at >= last || line.contains("FAIL ");
+    let shown = lines.iter().enumerate().filter(is_shown);
+    shown.map(|(_, line)| format!("    {line}\n")).collect()
 }
 
 fn summary(parts: &[Outcome]) -> Result<()> {
@@ -182,7 +197,11 @@ fn summary(parts: &[Outcome]) -> Result<()> {
         let why = part.error.as_deref().map_or(String::new(), |why| format!("  {why}"));
         println!("  {word} {:<15} {:>6.1} s{why}", part.name, part.seconds);
     }
-    let failed = parts.iter().filter(|part| part.error.is_some()).count();
+    let failed: Vec<_> = parts.iter().filter(|part| part.error.is_some()).collect();
+    for part in failed.iter().filter(|part| !part.end.is_empty()) {
+        println!("\n== end of {}\n{}", part.name, part.end);
+    }
+    let failed = failed.len();
     println!("{} passed, {failed} failed", parts.len() - failed);
     // The count must be the last line, so the failure is not printed here.
     if failed > 0 {
@@ -208,6 +227,14 @@ mod tests {
         assert_eq!(names(&["two"]).unwrap(), ["two"]);
         let error = names(&["three"]).unwrap_err().to_string();
         assert_eq!(error, "three: no such part; the parts are one, two");
+    }
+
+    #[test]
+    fn end_of_a_failed_part_has_its_failed_cases_and_last_lines() {
+        let cases = "  ok   one\n  FAIL two\n".to_owned();
+        let said = cases + &"line\n".repeat(END_LINES);
+        assert_eq!(end(&said), "      FAIL two\n".to_owned() + &"    line\n".repeat(END_LINES));
+        assert_eq!(end("  FAIL one\n"), "      FAIL one\n");
     }
 
     #[test]

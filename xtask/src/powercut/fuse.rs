@@ -36,6 +36,7 @@ const LATE_SYNC: Timespec = Timespec { tv_sec: 0, tv_nsec: 700_000 };
 
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
@@ -450,13 +451,14 @@ impl State {
                 self.attributes(node)
             }
             opcode::UNLINK if self.disk.unlink(&request.names(0)[0]) => Answer::Bytes(Vec::new()),
-            opcode::RENAME | opcode::RENAME2 => {
-                let names = request.names(if request.opcode() == opcode::RENAME { 8 } else { 16 });
-                if self.disk.rename(&names[0], &names[1]) {
-                    Answer::Bytes(Vec::new())
-                } else {
-                    Answer::Error(ENOENT)
+            opcode::RENAME => self.rename(&request.names(8)),
+            opcode::RENAME2 => {
+                const NOREPLACE: u32 = 1;
+                let names = request.names(16);
+                if request.u32(8) & NOREPLACE != 0 && self.disk.lookup(&names[1]).is_some() {
+                    return Answer::Error(EEXIST);
                 }
+                self.rename(&names)
             }
             opcode::OPEN => {
                 self.open_handles += 1;
@@ -489,6 +491,14 @@ impl State {
                 out.answer()
             }
             _ => Answer::Error(ENOSYS),
+        }
+    }
+
+    fn rename(&mut self, names: &[String]) -> Answer {
+        if self.disk.rename(&names[0], &names[1]) {
+            Answer::Bytes(Vec::new())
+        } else {
+            Answer::Error(ENOENT)
         }
     }
 

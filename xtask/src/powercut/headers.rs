@@ -42,8 +42,10 @@ pub(super) const JOBS: &[(&str, Job)] = &[
 /// Content of a disk after a cut.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// No valid header, or no file.
-    Nothing,
+    /// No file, or no second file of a detached header.
+    Absent,
+    /// All files, and no valid header.
+    Partial,
     /// A volume that opens with the old passphrase, or with the new one.
     Old,
     New,
@@ -58,6 +60,8 @@ pub(super) struct Headers<'a> {
     power: &'a PowerDisk,
     /// The volume before the job.
     old: Vec<u8>,
+    /// Number of operations of the job on the disk.
+    operations: u64,
 }
 
 impl<'a> Headers<'a> {
@@ -73,18 +77,16 @@ impl<'a> Headers<'a> {
         if job == Job::Repair {
             old[OLD_COPY_BYTES + 600..][..512].copy_from_slice(&noise(1, 512));
         }
-        Ok(Self { job, lab, power, old })
+        let mut headers = Self { job, lab, power, old, operations: 0 };
+        headers.prepare();
+        power.arm(0, None);
+        tools::run(&mut headers.command())?;
+        headers.operations = power.counts().0;
+        Ok(headers)
     }
 
-    /// Does one cut.
-    ///
-    /// # Errors
-    /// When the volume is in a forbidden state afterwards.
-    pub(super) fn cut(&self, seed: u64, tally: &mut Tally) -> Result<()> {
-        let mut random = Random::new(seed);
-        // The operations of the command, and some more for cuts after its end.
-        let operations = if self.job == Job::Repair { 8 } else { 170 };
-        let cut_after = 1 + random.below(operations);
+    /// Leaves on the disk only the files from before the job.
+    fn prepare(&self) {
         self.power.with(|disk| {
             disk.unlink(IMAGE);
             disk.unlink(HEADER);
@@ -93,6 +95,26 @@ impl<'a> Headers<'a> {
                 disk.put(IMAGE, self.old.clone());
             }
         });
+    }
+
+    /// Number of operations until the cut.
+    fn cut_after(&self, random: &mut Random) -> u64 {
+        if random.below(3) == 0 {
+            // The end of the job, where the files get their names and the last syncs are.
+            return self.operations.saturating_sub(8).max(1) + random.below(10);
+        }
+        // A cut after the end must keep the whole volume.
+        1 + random.below(self.operations + self.operations / 4)
+    }
+
+    /// Does one cut.
+    ///
+    /// # Errors
+    /// When the volume is in a forbidden state afterwards.
+    pub(super) fn cut(&self, seed: u64, tally: &mut Tally) -> Result<()> {
+        let mut random = Random::new(seed);
+        let cut_after = self.cut_after(&mut random);
+        self.prepare();
         self.power.arm(random.next(), Some(cut_after));
         let ended = tools::output(&mut self.command())?;
         let is_done = ended.status.success();
@@ -107,8 +129,9 @@ impl<'a> Headers<'a> {
         let found = self.find()?;
         let may_be: &[Found] = match (self.job, is_done) {
             (Job::New | Job::Detached | Job::Over, true) => &[Found::New],
-            (Job::New | Job::Detached, false) => &[Found::Nothing, Found::New],
-            (Job::Over, false) => &[Found::Old, Found::Nothing, Found::New],
+            // A new file has its name only as a complete volume.
+            (Job::New | Job::Detached, false) => &[Found::Absent, Found::New],
+            (Job::Over, false) => &[Found::Old, Found::Partial, Found::New],
             (Job::Repair, _) => &[Found::Old],
         };
         let state = if is_done { "had ended with success" } else { "was interrupted" };
@@ -157,11 +180,11 @@ impl<'a> Headers<'a> {
             _ => image.clone(),
         };
         if !image.exists() || !header.exists() {
-            return Ok(Found::Nothing);
+            return Ok(Found::Absent);
         }
         let is_valid = tools::output(self.lab.blockyard(&["info"]).arg(&header))?.status.success();
         if !is_valid {
-            return Ok(Found::Nothing);
+            return Ok(Found::Partial);
         }
         for (key, found) in [("new-pass", Found::New), ("pass", Found::Old)] {
             if self.opens(&image, &header, &self.lab.path(key))? {
