@@ -7,7 +7,7 @@
 use super::fio::{self, FioResult, Job};
 use super::peers::{Images, qemu_disk};
 use super::table::{self, Sample};
-use super::{machine, progress};
+use super::{NothingMoved, machine, moving, progress};
 use crate::lab::Lab;
 use crate::process::{Watched, until};
 use crate::tools;
@@ -109,7 +109,7 @@ fn measure(lab: &Lab, images: &Images, jobs: &[&Job], args: &Args) -> Result<Vec
                 let backwards = shown.len() - 1 - index;
                 let file = &shown[if round % 2 == 0 { index } else { backwards }];
                 progress(&format!("{round} {}: {}", job.name, file.name));
-                let sample = file.sample(job, args);
+                let sample = moving(args.seconds, |seconds| file.sample(job, seconds, args.size));
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, file.name))?);
             }
         }
@@ -152,14 +152,14 @@ impl Shown {
         self.children.iter().map(|child| Watched(child.id()).cpu_ns()).sum()
     }
 
-    fn sample(&self, job: &Job, args: &Args) -> Result<Sample> {
+    fn sample(&self, job: &Job, seconds: f64, size_mib: u32) -> Result<Sample> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "seconds of a run"
         )]
-        let millis = (args.seconds * 1000.0) as u32;
-        let mut fio = fio_on(&self.file, args.size);
+        let millis = (seconds * 1000.0) as u32;
+        let mut fio = fio_on(&self.file, size_mib);
         fio.args(["--time_based", "--randrepeat=0", "--norandommap", "--group_reporting"]);
         fio.arg(format!("--runtime={millis}ms")).arg(format!("--rw={}", job.rw));
         fio.arg(format!("--bs={}", job.block)).arg(format!("--numjobs={}", job.connections));
@@ -168,7 +168,7 @@ impl Shown {
         let seen: FioResult = job.seen(&fio::job(&tools::text(&output.stdout))?)?;
         let cpu_us = (self.cpu_ns()? - before) as f64 / 1000.0;
         let units = if job.counts_mib() { seen.bytes / f64::from(1 << 20) } else { seen.requests };
-        ensure!(units > 0.0, "nothing was moved");
+        ensure!(units > 0.0, NothingMoved);
         Ok(Sample {
             server: self.name,
             job: job.name,

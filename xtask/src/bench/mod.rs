@@ -138,6 +138,35 @@ fn smoke() -> Result<()> {
     engine::run(&engine::Args::smoke())
 }
 
+/// A measurement in which no request ended.
+#[derive(Debug)]
+struct NothingMoved;
+
+impl std::fmt::Display for NothingMoved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nothing was moved")
+    }
+}
+
+impl std::error::Error for NothingMoved {}
+
+/// Longest measurement of [`moving`], in seconds: a server that moves nothing in a minute hangs.
+const MOVING_MAX_SECONDS: f64 = 60.0;
+
+/// Measures for some seconds. On a busy machine no request of a short measurement may end; it is
+/// repeated with more time.
+fn moving<T>(seconds: f64, mut measure: impl FnMut(f64) -> Result<T>) -> Result<T> {
+    let mut seconds = seconds;
+    loop {
+        match measure(seconds) {
+            Err(error) if error.is::<NothingMoved>() && seconds < MOVING_MAX_SECONDS => {
+                seconds *= 4.0;
+            }
+            measured => return measured,
+        }
+    }
+}
+
 /// A line that is overwritten, on a terminal only.
 fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
@@ -159,4 +188,27 @@ fn example_command(package: &str, name: &str) -> Result<Command> {
     let mut command = Command::new(lab::build_example(package, name)?);
     command.current_dir(tools::root());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::bail;
+
+    #[test]
+    fn measurement_in_which_nothing_moved_has_more_time_and_then_fails() {
+        let mut tried = Vec::new();
+        let moved = moving(0.5, |seconds| {
+            tried.push(seconds);
+            if seconds < 2.0 {
+                bail!(NothingMoved);
+            }
+            Ok(seconds)
+        });
+        assert_eq!((moved.unwrap(), tried), (2.0, vec![0.5, 2.0]));
+        let hung = moving(0.5, |_| -> Result<()> { bail!(NothingMoved) });
+        assert_eq!(hung.unwrap_err().to_string(), "nothing was moved");
+        let failed = moving(0.5, |_| -> Result<()> { bail!("no server") });
+        assert_eq!(failed.unwrap_err().to_string(), "no server");
+    }
 }

@@ -8,7 +8,7 @@
 use super::fio::{Job, Run, warm};
 use super::peers::{self, Conditions, Images, PLAIN, Peer};
 use super::table::{self, Sample};
-use super::{machine, progress, readme};
+use super::{NothingMoved, machine, moving, progress, readme};
 use crate::certificates::Pki;
 use crate::lab::Lab;
 use anyhow::{Context, Result, ensure};
@@ -235,7 +235,8 @@ fn measure(
                 let backwards = peers.len() - 1 - index;
                 let peer = &peers[if round % 2 == 0 { index } else { backwards }];
                 progress(&format!("{} {round} {}: {}", placement.name(), job.name, peer.name));
-                let sample = one(peer, job, placement, args);
+                let sample =
+                    moving(args.seconds, |seconds| one(peer, job, placement, seconds, args.size));
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, peer.name))?);
             }
         }
@@ -244,17 +245,22 @@ fn measure(
     Ok(samples)
 }
 
-fn one(peer: &Peer, job: &Job, placement: Placement, args: &Args) -> Result<Sample> {
+fn one(
+    peer: &Peer,
+    job: &Job,
+    placement: Placement,
+    seconds: f64,
+    size_mib: u32,
+) -> Result<Sample> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
-    let millis = (args.seconds * 1000.0) as u32;
-    let run = Run { uri: &peer.uri, cpu: placement.client(), millis, size_mib: args.size };
-    let start = Instant::now();
+    let millis = (seconds * 1000.0) as u32;
+    let run = Run { uri: &peer.uri, cpu: placement.client(), millis, size_mib };
     let before = peer.process.cpu_ns()?;
     let seen = job.run(&run)?;
     let cpu_us = (peer.process.cpu_ns()? - before) as f64 / 1000.0;
     let units = if job.counts_mib() { seen.bytes / f64::from(1 << 20) } else { seen.requests };
     let ran_s = seen.requests / seen.iops.max(1.0);
-    ensure!(units > 0.0, "nothing was moved in {:?}", start.elapsed());
+    ensure!(units > 0.0, NothingMoved);
     Ok(Sample {
         server: peer.name,
         job: job.name,

@@ -8,7 +8,7 @@
 
 use super::fio::{self, Job};
 use super::table::{self, Sample};
-use super::{machine, progress};
+use super::{NothingMoved, machine, moving, progress};
 use crate::ceph::{Cluster, POOL};
 use crate::lab::{Lab, Server};
 use crate::process::{Watched, until};
@@ -242,7 +242,7 @@ fn measure(programs: &[Program], jobs: &[&Job], args: &Args) -> Result<Vec<Sampl
                 let backwards = programs.len() - 1 - index;
                 let program = &programs[if round % 2 == 0 { index } else { backwards }];
                 progress(&format!("{round} {}: {}", job.name, program.name));
-                let sample = one(program, job, args);
+                let sample = moving(args.seconds, |seconds| one(program, job, seconds, args.size));
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, program.name))?);
             }
         }
@@ -251,11 +251,11 @@ fn measure(programs: &[Program], jobs: &[&Job], args: &Args) -> Result<Vec<Sampl
     Ok(samples)
 }
 
-fn one(program: &Program, job: &Job, args: &Args) -> Result<Sample> {
+fn one(program: &Program, job: &Job, seconds: f64, size_mib: u32) -> Result<Sample> {
     let mut client = (program.client)();
     client.args(["--time_based", "--randrepeat=0", "--norandommap"]);
-    client.arg(format!("--runtime={}ms", (args.seconds * 1000.0) as u32));
-    client.arg(format!("--size={}m", args.size)).arg(format!("--rw={}", job.rw));
+    client.arg(format!("--runtime={}ms", (seconds * 1000.0) as u32));
+    client.arg(format!("--size={size_mib}m")).arg(format!("--rw={}", job.rw));
     client.arg(format!("--bs={}", job.block)).arg(format!("--iodepth={}", job.depth));
     let before_us = cpu_us(program)?;
     let said = tools::text(&tools::run(&mut client)?.stdout);
@@ -263,7 +263,7 @@ fn one(program: &Program, job: &Job, args: &Args) -> Result<Sample> {
     let seen = job.seen(&fio::job(&said)?)?;
     let units = if job.counts_mib() { seen.bytes / f64::from(1 << 20) } else { seen.requests };
     let ran_s = seen.requests / seen.iops.max(1.0);
-    ensure!(units > 0.0, "nothing was moved");
+    ensure!(units > 0.0, NothingMoved);
     Ok(Sample {
         server: program.name,
         job: job.name,

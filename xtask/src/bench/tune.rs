@@ -6,7 +6,7 @@
 //! logarithms.
 
 use super::table::middle;
-use super::{machine, progress};
+use super::{NothingMoved, machine, moving, progress};
 use crate::backing::{Backed, Backing};
 use crate::lab::Lab;
 use crate::tools;
@@ -146,7 +146,9 @@ impl Case<'_> {
         for round in 0..self.args.rounds {
             for place in order(rows.len(), round) {
                 progress(&format!("round {} of {}", round + 1, self.args.rounds));
-                let score = self.run(&rows[place].settings, round)?;
+                let score = moving(self.args.seconds, |seconds| {
+                    self.run(&rows[place].settings, round, seconds)
+                })?;
                 rows[place].scores.push(score);
             }
         }
@@ -189,9 +191,9 @@ impl Case<'_> {
     }
 
     /// Bytes per second, or per second of CPU time.
-    fn run(&self, settings: &str, round: usize) -> Result<f64> {
+    fn run(&self, settings: &str, round: usize, seconds: f64) -> Result<f64> {
         let words = settings.split(' ').filter(|_| settings != "the default");
-        let millis = (self.args.seconds * 1000.0) as u32;
+        let millis = (seconds * 1000.0) as u32;
         let mut bench = self.backed.command(self.lab, "bench")?;
         bench.arg("--json").args(words).args(self.workload.leave());
         bench.args(["--", "ioengine=libaio", "time_based", "norandommap"]);
@@ -214,7 +216,8 @@ impl Case<'_> {
                 sum("io_bytes") / (cpu_ns.sum::<f64>() / 1e9)
             }
         };
-        ensure!(score > 0.0 && score.is_finite(), "{settings}: nothing was measured: {job}");
+        ensure!(score > 0.0, NothingMoved);
+        ensure!(score.is_finite(), "{settings}: no CPU time was measured: {job}");
         Ok(score)
     }
 }

@@ -8,7 +8,7 @@
 use super::fio::Job;
 use super::peers::{self, Conditions, Images, Peer};
 use super::table::{self, Sample};
-use super::{machine, progress};
+use super::{NothingMoved, machine, moving, progress};
 use crate::lab::{self, Lab};
 use crate::process::Watched;
 use crate::tools;
@@ -154,7 +154,6 @@ fn measure(
             one(row, &whole, &args.size.to_string(), args).context(row.name)?;
         }
     }
-    let limit = format!("{:.0}ms", args.seconds * 1000.0);
     let mut samples = Vec::new();
     for round in 0..args.rounds {
         for job in jobs {
@@ -166,7 +165,9 @@ fn measure(
                     continue;
                 }
                 progress(&format!("{round} {}: {}", job.name, row.name));
-                let sample = one(row, job, &limit, args);
+                let sample = moving(args.seconds, |seconds| {
+                    one(row, job, &format!("{:.0}ms", seconds * 1000.0), args)
+                });
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, row.name))?);
             }
         }
@@ -263,7 +264,7 @@ fn sample(row: &Row, job: &Job, seen: &Value, cpu_us: (f64, f64)) -> Result<Samp
     let number = |name: &str| seen[name].as_f64().with_context(|| format!("no {name}"));
     let requests = number("requests")?;
     let seconds = number("seconds")?;
-    ensure!(requests > 0.0, "nothing was moved");
+    ensure!(requests > 0.0, NothingMoved);
     let mib = number("bytes")? / f64::from(1 << 20);
     // The bare cipher is its own server.
     let (server_us, client_us) = if row.server.is_some() { cpu_us } else { (cpu_us.1, 0.0) };
