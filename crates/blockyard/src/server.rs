@@ -409,7 +409,7 @@ impl Server {
             .collect();
         named.iter().for_each(|(name, volume, _)| volume.follow_growth(name));
         let build = self.build.unwrap_or_else(Build::of_library);
-        let devices = Arc::new(Devices::new(build, &named, max, self.in_use));
+        let devices = Arc::new(Devices::new(build, &names, &named, max, self.in_use));
         // Limits may come later, by the control socket or with other exports.
         let is_controlled = self.doors.iter().any(|door| matches!(door, Door::Control(_)));
         let has_throttles = is_controlled || self.is_live;

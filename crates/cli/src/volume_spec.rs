@@ -9,6 +9,7 @@
 //! second takes seconds and starts threads of argon2, the third starts workers; and signals must be
 //! blocked before any thread starts.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,7 @@ use blockyard::{
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_host::table;
 use blockyard_host::volume::VolumeOptions;
 
 use crate::args::{PlainArgs, TcryptArgs, VolumeType};
@@ -621,6 +623,29 @@ impl VolumeSpec {
             VolumeFormat::Plain(_) | VolumeFormat::Tcrypt(_) | VolumeFormat::Bitlk(_) => None,
         };
         std::iter::once(self.path.as_path()).chain(header).collect()
+    }
+
+    /// Whether a token may give the key.
+    pub(crate) fn may_use_tokens(&self) -> bool {
+        match &self.kind {
+            VolumeFormat::Luks(luks) => self.key.source == KeySource::Ask && !luks.tokens.never,
+            _ => false,
+        }
+    }
+
+    /// The disks that are opened with the volume, those of a table too. They change with its file.
+    pub(crate) fn disks_to_open(&self) -> Result<Vec<PathBuf>, Failure> {
+        let Some(path) = self.table() else {
+            return Ok(self.disks().into_iter().map(Path::to_owned).collect());
+        };
+        let parsed = table::parse(&read_table(path)?, &[]);
+        let mapped =
+            parsed.map_err(|error| Failure::failed(error.to_string()).at(path.display()))?;
+        let lines = mapped.iter().flat_map(|device| &device.lines);
+        let mut paths = BTreeSet::new();
+        lines.for_each(|line| paths.extend(line.needs().paths().map(str::to_owned)));
+        mapped.iter().for_each(|device| _ = paths.remove(&device.name));
+        Ok(paths.into_iter().map(PathBuf::from).collect())
     }
 
     /// The file of a table.

@@ -276,13 +276,67 @@ fn derivations_of_many_exports_run_one_after_another() {
 }
 
 #[test]
+fn table_is_read_at_the_first_use_and_its_disks_are_in_the_sandbox() {
+    let lab = Lab::new();
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    fs::write(&disk, noise(1 << 20, 2)).unwrap();
+    lab.write("t", format!("0 2048 linear {} 0\n", disk.display()));
+    let config = "socket = 's'\ncontrol = 'c'\n\
+                  [exports.t]\ntable = 't'\nopen = 'first-use'\nidle_close = 1\n";
+    lab.write("c.toml", config);
+    let mut server = Server::start(lab.blockyard(&SERVE));
+    assert!(open(&lab).is_empty());
+    let socket = lab.path("s");
+    let mut client = Nbd::open_export(&socket, "t");
+    assert_eq!(client.read(0, 1 << 20), noise(1 << 20, 2));
+    assert_eq!(client.write(4096, &noise(4096, 3)), 0);
+    assert_eq!(open(&lab), ["t"]);
+    drop(client);
+    server.wait_for_line("is closed after");
+    // The next opening reads the new text.
+    lab.write("t", format!("0 1024 linear {} 1024\n", disk.display()));
+    let mut client = Nbd::open_export(&socket, "t");
+    assert_eq!(client.read(0, 512 << 10), noise(1 << 20, 2)[512 << 10..]);
+    drop(client);
+    let lines = server.stop_and_read(Signal::TERM);
+    assert!(lines.iter().any(|line| line.contains("with its table: ")), "{lines:?}");
+    assert_eq!(fs::read(&disk).unwrap()[4096..8192], noise(4096, 3));
+}
+
+#[test]
+fn status_names_the_closed_exports() {
+    let lab = with_volumes(&["a", "b"]);
+    let server = serve(&lab, &[export("a", "aliases = { other = 'idle' }"), export("b", "")]);
+    let closed = || {
+        let status = lab.ok(&["status", "--json", "c"]).stdout;
+        let status: Value = serde_json::from_slice(&status).unwrap();
+        status["closed"].as_array().unwrap().clone()
+    };
+    assert_eq!(closed(), ["a", "other", "b"]);
+    let said = text(&lab.ok(&["status", "c"]).stdout);
+    assert!(said.contains("closed exports: 3 (\"a\", \"other\", \"b\")"), "{said}");
+    let client = Nbd::open_export(&lab.path("s"), "other");
+    assert_eq!(closed(), ["b"]);
+    let said = text(&lab.ok(&["status", "c", "--export", "b"]).stdout);
+    assert!(said.contains("closed exports: 1 (\"b\")") && !said.contains("size:"), "{said}");
+    let error = lab.refused(&["suspend", "c", "--export", "b"], 4);
+    assert!(error.contains("export \"b\" is closed"), "{error}");
+    drop(client);
+    configure(&lab, &[export("a", "")]);
+    lab.ok(&["reload", "c"]);
+    assert!(closed().iter().all(|name| name == "a"), "{:?}", closed());
+    server.stop_and_read(Signal::TERM);
+}
+
+#[test]
 fn settings_that_do_not_fit_are_refused() {
     let lab = with_volumes(&["a"]);
     let key = "key_file = 'a.key'";
     for (settings, problem) in [
         (format!("volume = 'a'\n{key}\nidle_close = 9"), "add `open = \"first-use\"`"),
         ("volume = 'a'\nopen = 'first-use'".into(), "needs `key_file`, `key_command`"),
-        ("table = 'a'\nopen = 'first-use'".into(), "is for a `volume`"),
+        ("volume = 'a'\nopen = 'first-use'\ntoken_id = 1".into(), "or `token_only`"),
         (format!("volume = 'a'\n{key}\nopen = 'first-use'\nvhost_user = 'v'"), "`vhost_user`"),
         (format!("volume = 'a'\n{key}\nopen = 'first-use'\nidle_close = 0"), "1 second to a year"),
         (

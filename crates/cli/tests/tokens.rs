@@ -4,9 +4,11 @@ mod lab;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use lab::{Lab, PASSPHRASE, one_error, text};
+use lab::nbd::Nbd;
+use lab::{Lab, PASSPHRASE, Server, one_error, text};
+use rustix::process::Signal;
 
 /// A token of clevis with the pin `fake`.
 const TOKEN: &str = concat!(
@@ -44,6 +46,13 @@ fn dump(lab: &Lab, script: &str, more: &[&str], typed: &str) -> Output {
 
 /// A command with a script in the place of clevis.
 fn with_clevis(lab: &Lab, script: &str, words: &[&str], typed: &str) -> Output {
+    let mut command = clevis_command(lab, script, words);
+    lab.write("typed", typed);
+    command.stdin(fs::File::open(lab.path("typed")).unwrap());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+fn clevis_command(lab: &Lab, script: &str, words: &[&str]) -> Command {
     let programs = lab.path("programs");
     fs::create_dir_all(&programs).unwrap();
     let clevis = lab.write("programs/clevis", format!("#!/bin/sh\n{script}\n"));
@@ -52,9 +61,7 @@ fn with_clevis(lab: &Lab, script: &str, words: &[&str], typed: &str) -> Output {
     let mut command = lab.blockyard(words);
     command.env("PATH", format!("{}:{path}", programs.display()));
     command.env("PASSPHRASE_FILE", lab.path("pass"));
-    lab.write("typed", typed);
-    command.stdin(fs::File::open(lab.path("typed")).unwrap());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+    command
 }
 
 #[test]
@@ -127,6 +134,28 @@ fn volume_is_opened_by_its_token_without_a_passphrase() {
 }
 
 #[test]
+fn export_is_opened_by_its_token_at_the_first_use() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    import(&lab, &known_token(), &[]);
+    let export = "[exports.a]\nvolume = 'vol'\nopen = 'first-use'\ntoken_only = true\n";
+    lab.write("c.toml", format!("socket = 's'\n{export}"));
+    let script = "cat \"$PASSPHRASE_FILE\"";
+    let server = Server::start(clevis_command(&lab, script, &["serve", "--config", "c.toml"]));
+    let mut client = Nbd::open_export(&lab.path("s"), "a");
+    assert_eq!(client.write(0, &[7; 4096]), 0);
+    assert_eq!(client.read(0, 4096), [7; 4096]);
+    drop(client);
+    let lines = server.stop_and_read(Signal::TERM);
+    let has = |part: &str| lines.iter().any(|line| line.contains(part));
+    assert!(has("with its token: ") && has("so the server has no sandbox"), "{lines:?}");
+    // A server with a sandbox cannot start the program of the token.
+    let required = ["serve", "--config", "c.toml", "--sandbox", "require"];
+    let refused = clevis_command(&lab, script, &required).output().unwrap();
+    assert!(one_error(&refused, 1).contains("--sandbox require: a token"));
+}
+
+#[test]
 fn volume_is_opened_without_its_tokens_on_request() {
     let lab = Lab::new();
     lab.volume("vol");
@@ -145,7 +174,7 @@ fn program_inherits_no_descriptor_with_a_key() {
     lab.volume("vol");
     let command = "sh -c '[ ! -e /proc/self/fd/9 ] && cat pass'";
     let words = ["dump", "vol", "-o", "out", "--key-command", command];
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = Command::new("sh");
     shell.args(["-c", "exec 9<pass; exec \"$@\"", "sh"]).arg(lab.blockyard(&words).get_program());
     let ended = shell.args(words).current_dir(lab.path("")).output().unwrap();
     assert!(ended.status.success(), "{}", text(&ended.stderr));

@@ -15,7 +15,6 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::json;
 use std::path::PathBuf;
-use std::time::Instant;
 
 const fn job(
     name: &'static str,

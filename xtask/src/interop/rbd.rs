@@ -10,7 +10,7 @@ use crate::tools::{self, tool};
 use crate::volume::noise;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -41,6 +41,7 @@ const CASES: &[(&str, Case)] = &[
     ("RBD: signals stay with the program", signals),
     ("RBD: a second writer is refused, and a dead one fenced", lock),
     ("RBD: a reload that renames an export fences nobody", renamed),
+    ("RBD: exports that are opened at their first use, and closed when idle", first_use),
     ("RBD: a paused server writes nothing after it was fenced", fenced),
     ("RBD: a paused gateway writes nothing after another one took over", paused_gateway),
     ("RBD: a gateway's flush takes no lock", gateway_flush),
@@ -314,7 +315,6 @@ fn lock(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     Ok("refused, then fenced".into())
 }
 
-/// Starts a write of a pattern to a whole served disk, which may never end.
 fn renamed(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     cluster.image("renamed", SIZE_MIB)?;
     let name = cluster.name("renamed", "&break-lock=true");
@@ -346,6 +346,50 @@ fn renamed(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
     Ok("refused, and the export writes on".into())
 }
 
+fn first_use(lab: &Lab, cluster: &mut Cluster) -> Result<String> {
+    let tenant = volume(lab, cluster, "tenant")?;
+    load(lab, &tenant, &noise(8, DATA_BYTES))?;
+    let raw = cluster.image("raw-tenant", SMALL_MIB)?;
+    let table = lab.write("raw.table", format!("0 {} linear {raw} 0\n", SMALL_BYTES >> 9))?;
+    let socket = lab.path("tenants.sock");
+    let control = lab.path("tenants.ctl");
+    let pass = lab.pass();
+    let config = format!(
+        "socket = {socket:?}\ncontrol = {control:?}\n\
+         [exports.encrypted]\nvolume = {tenant:?}\nkey_file = {pass:?}\nopen = 'first-use'\n\
+         idle_close = 1\n[exports.raw]\ntable = {table:?}\nopen = 'first-use'\n"
+    );
+    let path = lab.write("tenants.toml", config)?.display().to_string();
+    let command = lab.blockyard(&["serve", "--config", &path]);
+    let server = lab.start("tenants", command, Door::Unix(socket.clone()))?;
+    let closed = || -> Result<Value> {
+        let json = tools::read(lab.blockyard(&["status", "--json"]).arg(&control))?;
+        Ok(serde_json::from_str::<Value>(&json)?["closed"].take())
+    };
+    ensure!(closed()? == json!(["encrypted", "raw"]), "{}", closed()?);
+    let mut client = Raw::connect(&socket)?;
+    ensure!(client.read(0, 4096)? == noise(8, DATA_BYTES)[..4096], "another content");
+    client.write(0, &[0x33; 4096])?;
+    ensure!(closed()? == json!(["raw"]), "{}", closed()?);
+    drop(client);
+    let is_closed = until(Duration::from_secs(20), || {
+        closed().is_ok_and(|names| names == json!(["encrypted", "raw"]))
+    });
+    ensure!(is_closed, "it stays open: {}", server.log());
+    // The lock is free, and the next opening finds what others wrote.
+    let mut want = dump(lab, &tenant)?;
+    ensure!(want[..4096] == [0x33; 4096], "the write is lost");
+    want[..4096].fill(0x44);
+    load(lab, &tenant, &want)?;
+    content::same(&content::read(&socket)?, &want)?;
+    let uri = format!("nbd+unix:///raw?socket={}", socket.display());
+    let size = tools::read(tool("nbdinfo").args(["--size", &uri]))?;
+    ensure!(size.trim() == SMALL_BYTES.to_string(), "raw has {size}");
+    server.stop()?;
+    Ok("an encrypted image and a table; the lock of an idle image is free".into())
+}
+
+/// Starts a write of a pattern to a whole served disk, which may never end.
 fn writing(server: &Server, pattern: &str) -> Result<Child> {
     let mut fio = tool("fio");
     fio.args(["--name=w", "--ioengine=nbd", "--rw=write", "--bs=64k", "--iodepth=16"]);

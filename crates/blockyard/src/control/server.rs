@@ -45,6 +45,8 @@ pub(crate) type Reload = Box<dyn Fn() -> Result<Reloaded, String> + Send + Sync>
 
 struct Served {
     devices: Vec<Arc<Device>>,
+    /// Names of all exports, closed ones too, in order.
+    order: Vec<String>,
     /// Files that no trace may overwrite.
     in_use: InUse,
 }
@@ -114,14 +116,15 @@ impl Device {
 }
 
 impl Devices {
-    /// All exports, grouped by volume.
+    /// All exports, grouped by volume. Those of `order` without a volume are closed.
     pub(crate) fn new(
         build: Build,
+        order: &[String],
         exports: &[Named],
         max_connections: usize,
         in_use: InUse,
     ) -> Self {
-        let served = RwLock::new(Served { devices: Vec::new(), in_use });
+        let served = RwLock::new(Served { devices: Vec::new(), order: order.to_vec(), in_use });
         let reload = OnceLock::new();
         let forget = OnceLock::new();
         let devices = Self { build, max_connections, served, reload, forget };
@@ -153,6 +156,11 @@ impl Devices {
         gone.retain(|one| !is_new(one));
         served.devices = devices.into_iter().map(Arc::new).collect();
         gone
+    }
+
+    /// Names of all exports from now on, closed ones too.
+    pub(crate) fn list(&self, order: Vec<String>) {
+        self.served.write().unwrap_or_else(PoisonError::into_inner).order = order;
     }
 
     /// Gives up the exports of these names; returns their volumes.
@@ -190,11 +198,20 @@ impl Devices {
         self.served.read().unwrap_or_else(PoisonError::into_inner).in_use.clone()
     }
 
+    /// All volumes, and the names of the closed exports.
+    fn open_and_closed(&self) -> (Vec<Arc<Device>>, Vec<String>) {
+        let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
+        let is_open =
+            |name: &&String| served.devices.iter().any(|device| device.names.contains(name));
+        let closed = served.order.iter().filter(|name| !is_open(name)).cloned().collect();
+        (served.devices.clone(), closed)
+    }
+
     /// A snapshot of all volumes.
     pub(crate) fn status(&self) -> Status {
-        let devices = self.devices();
+        let (devices, closed) = self.open_and_closed();
         let devices = devices.iter().map(|device| device.status()).collect();
-        Status::new(self.build.clone(), self.max_connections, devices)
+        Status { closed, ..Status::new(self.build.clone(), self.max_connections, devices) }
     }
 
     /// The reply to a line; `None` stands for a line that is too long or incomplete.
@@ -286,7 +303,7 @@ impl Devices {
     }
 
     fn find(&self, export: &str) -> Result<Arc<Device>, ControlError> {
-        let devices = self.devices();
+        let (devices, closed) = self.open_and_closed();
         let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
         match (named, &devices[..]) {
             (Some(device), _) => Ok(Arc::clone(device)),
@@ -295,6 +312,11 @@ impl Devices {
                 let name = |device: &Arc<Device>| format!("{:?}", device.names[0]);
                 let names: Vec<_> = devices.iter().map(name).collect();
                 let problem = match export {
+                    named if closed.iter().any(|name| name == named) => {
+                        let problem =
+                            format!("export {named:?} is closed; it opens for its next client");
+                        return Err(ControlError { name: "ENXIO", problem });
+                    }
                     _ if devices.is_empty() => {
                         let problem = "no volume is open; an export of a first use opens for its \
                                        next client";
@@ -377,8 +399,15 @@ mod tests {
         let volume = Volume::of_fixed_size(volume, "it is in memory");
         let throttle = Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
         let named = ("a".to_owned(), Arc::clone(volume.shared()), throttle);
-        let devices = Devices::new(Build::default(), &[named], 1, InUse::default());
+        let devices = Devices::new(
+            Build::default(),
+            &["a".into(), "b".into()],
+            &[named],
+            1,
+            InUse::default(),
+        );
         drop(volume);
+        assert_eq!(devices.status().closed, ["b"]);
         let answering = devices.find("a").unwrap_or_else(|error| panic!("{}", error.problem));
         // A change of other exports gives it a new value.
         devices.replace(&devices.named(), InUse::default());
@@ -393,11 +422,12 @@ mod tests {
         assert!(early.is_err(), "an answer works on it");
         drop(answering);
         assert!(given_back.recv().unwrap(), "it is closed");
+        assert_eq!(devices.status().closed, ["a", "b"]);
     }
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {
-        let devices = Devices::new(Build::default(), &[], 1, InUse::default());
+        let devices = Devices::new(Build::default(), &[], &[], 1, InUse::default());
         let reply = devices.answer(None);
         assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
     }

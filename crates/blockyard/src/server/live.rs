@@ -71,11 +71,13 @@ impl Live {
         let open: Vec<Named> = after.iter().flatten().cloned().collect();
         let on_change = {
             let devices = Weak::clone(&self.devices);
+            let order = order.to_vec();
             move |names: Vec<String>| {
                 let Some(devices) = devices.upgrade() else { return released(Vec::new()) };
                 // The server may have closed one that had no client meanwhile.
                 let open: Vec<Named> =
                     open.into_iter().filter(|(name, ..)| names.contains(name)).collect();
+                devices.list(order);
                 released(devices.replace(&open, in_use))
             }
         };

@@ -44,6 +44,8 @@ pub struct Status {
     pub process: Process,
     /// The served volumes, in the order of their exports.
     pub devices: Vec<VolumeStatus>,
+    /// Names of the exports that are closed until their next use.
+    pub closed: Vec<String>,
 }
 
 /// The build of a program.

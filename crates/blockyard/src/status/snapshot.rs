@@ -21,7 +21,7 @@ use super::{
 };
 
 impl Status {
-    /// The status of a server in this process.
+    /// The status of a server in this process, without closed exports.
     pub(crate) fn new(build: Build, max_connections: usize, devices: Vec<VolumeStatus>) -> Self {
         let io_uring = match ring_kind() {
             RingKind::Restricted => Rings::Restricted,
@@ -35,7 +35,7 @@ impl Status {
         });
         let max_connections = max_connections as u64;
         let process = Process::now();
-        Self { max_connections, io_uring, sandbox, build, process, devices }
+        Self { max_connections, io_uring, sandbox, build, process, devices, closed: Vec::new() }
     }
 }
 

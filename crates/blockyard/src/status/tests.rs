@@ -77,7 +77,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         "KIND",
         r#""threads":[{"threads":"workers","count":1,"cpu_ns":2,"runnable_ns":3,"#,
         r#""voluntary_switches":4,"involuntary_switches":5}],"#,
-        r#""limit":{"party":"the device","saw":"s","change":"c"}}]}"#,
+        r#""limit":{"party":"the device","saw":"s","change":"c"}}],"closed":["away"]}"#,
     );
     let times = r#"{"samples":1,"sum_ns":2,"mean_ns":2.5,"p50_ns":3,"p99_ns":4,"max_ns":5}"#;
     let stages =

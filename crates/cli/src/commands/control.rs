@@ -205,7 +205,9 @@ pub(super) fn of_export(mut status: Status, export: Option<&str>) -> Result<Stat
         let names: Vec<_> =
             status.devices.iter().flat_map(|device| device.exports.clone()).collect();
         status.devices.retain(|device| device.exports.iter().any(|name| name == export));
-        if status.devices.is_empty() {
+        let is_closed = status.closed.iter().any(|name| name == export);
+        status.closed.retain(|name| name == export);
+        if status.devices.is_empty() && !is_closed {
             let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
             return Err(Failure::wrong_device(format!(
                 "--export: there is no export {export:?}; there are {}",

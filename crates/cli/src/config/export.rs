@@ -220,16 +220,22 @@ impl ExportText {
                 )),
             };
         }
-        if self.table.is_some() || self.vhost_user.is_some() || self.ublk.is_some() {
+        if self.vhost_user.is_some() || self.ublk.is_some() {
             return Err(Failure::failed(
-                "`open = \"first-use\"` is for a `volume` of NBD clients; remove it, or `table`, \
+                "`open = \"first-use\"` is for an export of NBD clients; remove it, or \
                  `vhost_user` and `ublk`",
             ));
         }
-        if matches!(key, KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_)) {
+        let has_key = match key {
+            // A table has its keys, and a token needs no passphrase.
+            KeySource::Ask => self.table.is_some() || self.token_only,
+            KeySource::Stdin | KeySource::Descriptor(_) => false,
+            _ => true,
+        };
+        if !has_key {
             return Err(Failure::failed(
-                "`open = \"first-use\"` needs `key_file`, `key_command` or `key_credential`: a \
-                 running server asks for no passphrase",
+                "`open = \"first-use\"` needs `key_file`, `key_command`, `key_credential` or \
+                 `token_only`: a running server asks for no passphrase",
             ));
         }
         match self.idle_close {

@@ -25,7 +25,24 @@ pub(super) fn of(status: &Status) -> String {
             "\nio_uring: unavailable on this system; plain system calls are used instead\n"
         }
     };
-    devices + rings + &sandbox(status.sandbox)
+    devices + &closed(&status.closed) + rings + &sandbox(status.sandbox)
+}
+
+/// Number of names in a line; `--json` has all.
+const NAMES_MAX: usize = 10;
+
+/// The exports that are closed until their next use.
+fn closed(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let shown = names.iter().take(NAMES_MAX).map(|name| printable(&format!("{name:?}")));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let left = match names.len().saturating_sub(NAMES_MAX) {
+        0 => String::new(),
+        left => format!(" and {left} more"),
+    };
+    format!("\nclosed exports: {} ({shown}{left})\n", names.len())
 }
 
 /// The parts that hold in the server's process.

@@ -155,6 +155,8 @@ fn say_opened(spec: &ExportSpec, what: &str, started: Instant) {
     let key = match &spec.volume.key.source {
         KeySource::Command(_) => "key_command",
         KeySource::Credential(_) => "key_credential",
+        KeySource::Ask if spec.volume.table().is_some() => "table",
+        KeySource::Ask => "token",
         _ => "key_file",
     };
     let number = u64::try_from(milliseconds).unwrap_or(u64::MAX);

@@ -140,20 +140,24 @@ impl Serving<'_> {
             KeyCommand::start_outside(&outside.0, commands).map_err(|error| failed(&error))?;
         }
         outside.0.seal(command).map_err(|error| failed(&error))?;
-        let later = plan.exports.iter().filter(|spec| spec.first_use.is_some());
-        let is_rbd = |spec: &Arc<ExportSpec>| {
-            let disks = spec.volume.disks();
-            disks.iter().filter_map(|disk| disk.to_str()).any(RbdName::is_rbd)
-        };
-        if volumes.iter().flatten().any(sandbox::hinders) || later.clone().any(is_rbd) {
+        let later = plan.opened_later()?;
+        let is_rbd =
+            |later: &Later<'_>| later.disks().filter_map(Path::to_str).any(RbdName::is_rbd);
+        if volumes.iter().flatten().any(sandbox::hinders) || later.iter().any(is_rbd) {
             return plan.sandbox.without(
                 "threads of Ceph's library accept no limits, so the server has no sandbox; \
                  docs/ceph.md shows a server of two processes",
             );
         }
-        let mut needs = plan.needs(volumes)?;
+        if later.iter().any(|later| later.spec.volume.may_use_tokens()) {
+            return plan.sandbox.without(
+                "a token at the first use needs a program, a connection or a keyring, so the \
+                 server has no sandbox",
+            );
+        }
+        let mut needs = plan.needs(volumes, &later)?;
         if let Some(config) = &args.config {
-            plan.add_reloads(&mut needs);
+            plan.add_reloads(&mut needs, &later);
             let writable = writable(&needs);
             plan.check_commands(&writable)?;
             plan.warn_of_texts(config, &writable);
@@ -188,7 +192,29 @@ fn failed(error: &io::Error) -> Failure {
     ))
 }
 
+/// An export that is opened at its first use, and the disks that it opens then.
+struct Later<'a> {
+    spec: &'a ExportSpec,
+    disks: Vec<PathBuf>,
+}
+
+impl Later<'_> {
+    fn disks(&self) -> impl Iterator<Item = &Path> {
+        self.disks.iter().map(PathBuf::as_path)
+    }
+}
+
 impl Plan {
+    fn opened_later(&self) -> Result<Vec<Later<'_>>, Failure> {
+        let later = self.exports.iter().filter(|spec| spec.first_use.is_some());
+        let later = later.map(|spec| {
+            let disks = spec.volume.disks_to_open();
+            let disks = disks.map_err(|failure| at_export(spec, failure))?;
+            Ok(Later { spec, disks })
+        });
+        later.collect()
+    }
+
     /// Files that the server removes at its end.
     fn files(&self) -> Vec<PathBuf> {
         let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
@@ -205,8 +231,12 @@ impl Plan {
     }
 
     /// Adds the files of a reload: those that the configuration names now.
-    fn add_reloads(&self, needs: &mut Needs) {
+    fn add_reloads(&self, needs: &mut Needs, later: &[Later<'_>]) {
         needs.opens_volumes();
+        for Later { spec, disks } in later {
+            let reach = if spec.read_only { Reach::Read } else { Reach::Everything };
+            disks.iter().filter(|disk| !is_remote(disk)).for_each(|disk| needs.add(disk, reach));
+        }
         for spec in &self.exports {
             let mut written = if spec.read_only { Vec::new() } else { spec.volume.disks() };
             written.extend(spec.dirty_bitmap.iter().map(|bitmap| bitmap.path()));
@@ -256,21 +286,16 @@ impl Plan {
         }
     }
 
-    fn needs(&self, volumes: &[Option<Volume>]) -> Result<Needs, Failure> {
+    fn needs(&self, volumes: &[Option<Volume>], later: &[Later<'_>]) -> Result<Needs, Failure> {
         let mut needs = Needs::of_process();
         for volume in volumes.iter().flatten() {
             sandbox::add_volume(&mut needs, volume, self.control.is_some())?;
         }
-        let later = self.exports.iter().filter(|spec| spec.first_use.is_some());
-        for spec in later.clone() {
-            for uri in spec.volume.disks().iter().filter_map(|disk| disk.to_str()) {
-                if is_remote(Path::new(uri)) {
-                    let uri = Uri::parse(uri).map_err(|error| {
-                        Failure::failed(error.to_string())
-                            .at(format_args!("exports.{}", printable(&spec.name)))
-                    })?;
-                    needs.connects_to(&uri);
-                }
+        for later in later {
+            for uri in later.disks().filter(|disk| is_remote(disk)).filter_map(Path::to_str) {
+                let uri = Uri::parse(uri)
+                    .map_err(|error| at_export(later.spec, Failure::failed(error.to_string())))?;
+                needs.connects_to(&uri);
             }
         }
         let allowed = self
@@ -279,13 +304,17 @@ impl Plan {
             .iter()
             .map(|path| Place { must_exist: true, ..Place::new(path, Reach::Everything) });
         needs.places.extend(allowed);
-        if later.count() > 0 || volumes.iter().flatten().any(Volume::uses_rings) {
+        if !later.is_empty() || volumes.iter().flatten().any(Volume::uses_rings) {
             let disks = self.exports.iter().filter_map(|export| export.disk.as_ref());
             let queues = disks.map(|disk| usize::from(disk.options.queues)).sum::<usize>();
             needs.rings = self.max_connections + queues;
         }
         Ok(needs)
     }
+}
+
+fn at_export(spec: &ExportSpec, failure: Failure) -> Failure {
+    failure.at(format_args!("exports.{}", printable(&spec.name)))
 }
 
 /// Places that the server may write, without links in their paths.
