@@ -37,6 +37,9 @@ enum Goal {
     Cpu,
 }
 
+/// Longest search: a tune that compares nothing in so long a time is broken.
+const SEARCH_MAX_S: u32 = 60;
+
 /// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -161,26 +164,30 @@ impl Case<'_> {
     /// The recommendation of `tune`, and the settings to compare: the default and every other
     /// pipeline.
     fn search(&self) -> Result<(String, Vec<String>)> {
-        let time = self.args.time.to_string();
-        let goal = self.goal();
+        let mut time = self.args.time;
+        loop {
+            let evidence = self.evidence(time)?;
+            if let Some(names) = compared(&evidence) {
+                let best = evidence["best"].as_str().context("tune recommends nothing")?;
+                return Ok((best.to_owned(), names));
+            }
+            // On a busy machine a short search ends before its first race.
+            ensure!(time < SEARCH_MAX_S, "tune compared no pipelines in {time} s");
+            time *= 4;
+        }
+    }
+
+    /// The JSON of a search.
+    fn evidence(&self, time: u32) -> Result<Value> {
         let mut tune = self.backed.command(self.lab, "tune")?;
-        tune.args(["--json", "--time", &time, "--goal", goal]).args(self.workload.leave());
+        tune.args(["--json", "--time", &time.to_string(), "--goal", self.goal()]);
+        tune.args(self.workload.leave());
         if self.args.smoke {
             tune.args(["--slice", "20"]);
         }
         tune.args(["--", "ioengine=libaio"]).args(self.workload.words.split(' '));
         progress(&format!("tune: {}", self.workload.name));
-        let evidence: Value = serde_json::from_slice(&tools::run(&mut tune)?.stdout)?;
-        let best = evidence["best"].as_str().context("tune recommends nothing")?;
-        let races = evidence["races"].as_array().context("tune ran no race")?;
-        let of_pipelines = races.iter().find(|race| race["axis"] == "pipeline");
-        let rows = of_pipelines.and_then(|race| race["rows"].as_array());
-        let names = rows.context("tune compared no pipelines")?.iter();
-        let others = names.filter_map(|row| row["settings"].as_str()).map(|name| match name {
-            "adaptive" => "the default".to_owned(),
-            name => format!("--pipeline {name}"),
-        });
-        Ok((best.to_owned(), others.collect()))
+        Ok(serde_json::from_slice(&tools::run(&mut tune)?.stdout)?)
     }
 
     fn goal(&self) -> &'static str {
@@ -220,6 +227,18 @@ impl Case<'_> {
         ensure!(score.is_finite(), "{settings}: no CPU time was measured: {job}");
         Ok(score)
     }
+}
+
+/// The pipelines of the race of them, as settings; `None` if there was no such race.
+fn compared(evidence: &Value) -> Option<Vec<String>> {
+    let of_pipelines =
+        evidence["races"].as_array()?.iter().find(|race| race["axis"] == "pipeline")?;
+    let names = of_pipelines["rows"].as_array()?.iter();
+    let names = names.filter_map(|row| row["settings"].as_str()).map(|name| match name {
+        "adaptive" => "the default".to_owned(),
+        name => format!("--pipeline {name}"),
+    });
+    Some(names.collect())
 }
 
 /// A random order for a round, equal in each invocation.
