@@ -1,11 +1,11 @@
-//! A bare root of Debian, in which the package is installed.
+//! Bare roots of Debian, in which the package is installed.
 //!
-//! Mirrors are slow at times, so the root is kept for a day, as an archive in `target`: the two
-//! parts that need one make it once.
+//! Mirrors are slow at times, so a root is kept for a day, as an archive in `target`: the two parts
+//! that need one make it once.
 
 use crate::lab;
 use crate::tools::{self, tool};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,36 @@ const PACKAGES: &str = "e2fsprogs,fuse3,fuse2fs,mount,systemd,dbus,libpam-system
 /// A root that is older is made again, with the present packages.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Unpacks a bare root to a new folder.
-pub(crate) fn unpack(root: &Path) -> Result<()> {
-    let archive = archive();
-    if !is_fresh(&archive) {
-        make(&archive)?;
-    }
+/// Debian 12.
+pub(crate) const BOOKWORM: &str = "bookworm";
+
+/// Debian 13.
+pub(crate) const TRIXIE: &str = "trixie";
+
+/// Unpacks a bare root of a suite to a new folder.
+pub(crate) fn unpack(suite: &str, root: &Path) -> Result<()> {
+    ensure!(is_offered(suite)?, "the mirror has no {suite}");
     fs::create_dir(root)?;
-    tools::run(tool("tar").arg("-C").arg(root).arg("-xpf").arg(&archive)).map(drop)
+    tools::run(tool("tar").arg("-C").arg(root).arg("-xpf").arg(archive(suite))).map(drop)
+}
+
+/// Makes the archive of a suite; false: the mirror does not have this suite.
+pub(crate) fn is_offered(suite: &str) -> Result<bool> {
+    let archive = archive(suite);
+    if is_fresh(&archive) {
+        return Ok(true);
+    }
+    let made = make(suite, &archive);
+    if made.as_ref().is_err_and(|error| error.to_string().contains("not have a Release file")) {
+        return Ok(false);
+    }
+    made.map(|()| true)
 }
 
 /// Its name depends on the packages.
-fn archive() -> PathBuf {
+fn archive(suite: &str) -> PathBuf {
     let sum = Sha256::digest(PACKAGES);
-    lab::target().join(format!("bare-root-{:02x}{:02x}.tar", sum[0], sum[1]))
+    lab::target().join(format!("bare-root-{suite}-{:02x}{:02x}.tar", sum[0], sum[1]))
 }
 
 fn is_fresh(archive: &Path) -> bool {
@@ -39,12 +55,12 @@ fn is_fresh(archive: &Path) -> bool {
     matches!(age, Ok(Ok(age)) if age < KEPT)
 }
 
-fn make(archive: &Path) -> Result<()> {
+fn make(suite: &str, archive: &Path) -> Result<()> {
     tools::need("mmdebstrap")?;
     let part = archive.with_extension("part.tar");
     let mut make = Command::new("timeout");
-    make.args(["-k", "5", "900", "mmdebstrap", "--quiet", "--variant=essential"]);
+    make.args(["-k", "5", "900", "mmdebstrap", "--variant=essential"]);
     make.arg(format!("--include={PACKAGES}"));
-    tools::run(make.arg("bookworm").arg(&part))?;
+    tools::run(make.arg(suite).arg(&part))?;
     Ok(fs::rename(part, archive)?)
 }

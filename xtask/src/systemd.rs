@@ -152,7 +152,7 @@ pub(crate) fn run() -> Result<()> {
     ensure!(Uid::effective().is_root(), "systemd-nspawn needs root: run cargo x systemd as root");
     let lab = Lab::new()?;
     let root = lab.disk().join("root");
-    bare::unpack(&root)?;
+    bare::unpack(bare::BOOKWORM, &root)?;
     fs::copy(dist::debian_package()?, root.join("blockyard.deb"))?;
     tools::run(tool("chroot").arg(&root).args(["dpkg", "--install", "/blockyard.deb"]))?;
     let page = Page::of(PAGE);

@@ -7,6 +7,7 @@ use crate::tools::{self, tool};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Work of a user on the bare system, between the installation and the removal.
 const USE: &str = r#"
@@ -30,6 +31,9 @@ cmp files/name /etc/hostname
 blockyard umount files
 "#;
 
+/// Time limit of the installation and all of `USE`.
+const FIRST_FILE_MAX_S: f64 = 60.0;
+
 /// Both lists of files have equal bytes.
 pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
     for (one, other) in first.iter().zip(second) {
@@ -44,7 +48,12 @@ pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
 pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
     let [deb, rpm, oci, ..] = files else { anyhow::bail!("a package is missing") };
     let lab = Lab::new()?;
-    debian(&lab, deb)?;
+    debian(&lab, bare::BOOKWORM, deb)?;
+    if bare::is_offered(bare::TRIXIE)? {
+        debian(&lab, bare::TRIXIE, deb)?;
+    } else {
+        println!("the mirror has no {}: the package is not installed there", bare::TRIXIE);
+    }
     let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
     for file in [
         "/usr/bin/blockyard",
@@ -56,19 +65,24 @@ pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
     image(&lab, oci)
 }
 
-fn debian(lab: &Lab, deb: &Path) -> Result<()> {
-    let root = lab.disk().join("bare");
-    bare::unpack(&root)?;
+fn debian(lab: &Lab, suite: &str, deb: &Path) -> Result<()> {
+    let root = lab.disk().join(suite);
+    bare::unpack(suite, &root)?;
     fs::copy(deb, root.join("blockyard.deb"))?;
     let before = state(&root)?;
+    let begin = Instant::now();
     inside(&root, "dpkg -i /blockyard.deb")?;
     inside(&root, USE)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    ensure!(seconds < FIRST_FILE_MAX_S, "the first file of a mount takes {seconds:.0} s");
     inside(&root, "dpkg --purge blockyard && rm -r /root && mkdir -m 700 /root")?;
     let after = state(&root)?;
     let left: Vec<&str> = after.lines().filter(|line| !before.contains(*line)).collect();
     ensure!(left.is_empty(), "the removal leaves: {left:?}");
-    println!("the Debian package works in a bare root, and leaves nothing behind");
-    Ok(())
+    println!(
+        "a bare {suite}: {seconds:.1} s from the package to a file of a mount, and nothing is left"
+    );
+    Ok(fs::remove_dir_all(&root)?)
 }
 
 /// All files of a root, without those that dpkg itself writes, and without `/run`, which is empty

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long)]
     program: bool,
     /// Then make the packages once more and compare them, install and remove the Debian package in
-    /// a bare root, and run the image.
+    /// bare roots of Debian 12 and 13, and run the image.
     #[arg(long, conflicts_with = "program")]
     check: bool,
     /// Without the wheel for Python, whose library takes minutes to build.
