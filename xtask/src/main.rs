@@ -102,7 +102,7 @@ enum Command {
     Powercut(powercut::Args),
     /// Compare docs/ceph-scale.md with the experiment that its tables come from.
     CephScale(ceph_scale::Args),
-    /// Run the commands of the pages in docs/recipes, and compare what they print.
+    /// Run the commands of README.md and of the pages in docs, and compare what they print.
     Recipes(recipes::Args),
     /// Compare docs/elevators/choosing.md with the experiment that its tables come from.
     Choosing(choosing::Args),

@@ -1,5 +1,5 @@
-//! `cargo x recipes`: runs the pages of docs/recipes as a reader would, and compares the output. It
-//! also runs the pages in docs that have a comment of a test.
+//! `cargo x recipes`: follows README.md and the pages of docs as a reader would, and compares the
+//! output.
 //!
 //! All commands of a page run in one shell and an empty folder, in their order:
 //!
@@ -8,77 +8,67 @@
 //! * a block whose language is followed by a name: a file with that content.
 //! * a comment that begins with `test`: commands that a reader does not see, such as the wait for a
 //!   server that started in the background.
+//!
+//! A comment `not run: REASON` is above commands that cannot run here, and `not run on this page:
+//! REASON` on a page of such commands.
+
+mod page;
 
 use crate::lab::Lab;
 use crate::tools::{root, tail, tool};
 use anyhow::{Context, Result, bail, ensure};
+use page::{Page, Step};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Instant;
 
 /// Selection.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these pages, such as `machine`; without a name, all.
+    /// Only these pages, such as `machine` or `cli/key`; without a name, all.
     #[arg(value_name = "PAGE")]
     pages: Vec<String>,
 }
 
-/// A piece of a page that a shell runs.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Commands, and the output that the page shows. Commands with an error as their output fail.
-    Commands { text: String, shown: Option<String> },
-    /// A file that the reader writes.
-    File { name: String, content: String },
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let pages = page::all()?;
     let lab = Lab::new()?;
-    for page in pages(&args.pages)? {
-        let name = page.file_stem().context("a page has a name")?.to_string_lossy().into_owned();
-        follow(&lab, &page, &lab.disk().join(&name)).with_context(|| format!("the page {name}"))?;
-        println!("{name}: every command works, and says what the page says");
+    let mut commands = 0;
+    for (name, page) in wanted(&pages, &args.pages)? {
+        let begin = Instant::now();
+        follow(&lab, page, &lab.disk().join(name.replace('/', "-")))
+            .with_context(|| format!("the page {name}"))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        println!("{name}: {} commands say what the page says, {seconds:.1} s", page.commands);
+        commands += page.commands;
     }
+    let excused: usize = pages.iter().map(|(_, page)| page.excused).sum();
+    println!("{commands} commands have run; all pages have {excused} blocks with a reason not to");
     Ok(())
 }
 
-/// The pages with these names, or all.
-fn pages(names: &[String]) -> Result<Vec<PathBuf>> {
-    let mut pages = Vec::new();
-    for folder in ["docs", "docs/recipes"] {
-        for entry in fs::read_dir(root().join(folder))? {
-            let path = entry?.path();
-            let is_page = path.extension().is_some_and(|end| end == "md");
-            if is_page && fs::read_to_string(&path)?.contains("\n<!-- test\n") {
-                pages.push(path);
-            }
-        }
+/// The pages that run with these names or ends of names, or all.
+fn wanted<'a>(pages: &'a [(String, Page)], names: &[String]) -> Result<Vec<&'a (String, Page)>> {
+    let mut pages: Vec<_> = pages.iter().filter(|(_, page)| !page.steps.is_empty()).collect();
+    let is = |page: &str, name: &String| page == name || page.ends_with(&format!("/{name}"));
+    if let Some(name) = names.iter().find(|name| pages.iter().all(|(page, _)| !is(page, name))) {
+        let known = pages.iter().map(|(page, _)| page.as_str()).collect::<Vec<_>>();
+        bail!("{name}: no such page; the pages are {}", known.join(" "));
     }
-    pages.sort();
-    let stem = |path: &PathBuf| path.file_stem().map(|name| name.to_string_lossy().into_owned());
-    if let Some(name) =
-        names.iter().find(|name| pages.iter().all(|it| stem(it).as_ref() != Some(*name)))
-    {
-        bail!(
-            "{name}: no such page; the pages are {:?}",
-            pages.iter().filter_map(stem).collect::<Vec<_>>()
-        );
-    }
-    pages.retain(|path| names.is_empty() || stem(path).is_some_and(|name| names.contains(&name)));
+    pages.retain(|(page, _)| names.is_empty() || names.iter().any(|name| is(page, name)));
     Ok(pages)
 }
 
 /// Runs a page in a new folder.
-fn follow(lab: &Lab, page: &Path, folder: &Path) -> Result<()> {
-    let text = fs::read_to_string(page)?;
-    let steps = steps(&text)?;
+fn follow(lab: &Lab, page: &Page, folder: &Path) -> Result<()> {
+    let steps = &page.steps;
     fs::create_dir_all(folder.join("said"))?;
     fs::create_dir(folder.join("work"))?;
     fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
     let script = folder.join("script");
-    fs::write(&script, shell(&steps))?;
+    fs::write(&script, shell(steps))?;
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = tool("bash");
     command.arg(&script).current_dir(folder.join("work"));
@@ -127,52 +117,6 @@ fn fails(shown: Option<&str>) -> bool {
     shown.is_some_and(|shown| shown.starts_with("error: "))
 }
 
-/// The steps of a page.
-fn steps(page: &str) -> Result<Vec<Step>> {
-    let mut steps = Vec::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        let until = |end: &str, lines: &mut std::str::Lines| -> Result<String> {
-            let mut block = String::new();
-            loop {
-                let inner = lines.next().with_context(|| format!("{line} has no end"))?;
-                if inner == end {
-                    return Ok(block);
-                }
-                block.push_str(inner);
-                block.push('\n');
-            }
-        };
-        if line == "<!-- test" {
-            steps.push(Step::Commands { text: until("-->", &mut lines)?, shown: None });
-        } else if let Some(language) = line.strip_prefix("```") {
-            let block = until("```", &mut lines)?;
-            match language.split_once(' ') {
-                Some((_, name)) => steps.push(Step::File { name: name.to_owned(), content: block }),
-                None if language == "console" => steps.extend(commands(&block)),
-                None => bail!("{line}: a block is `console`, or has the name of its file"),
-            }
-        }
-    }
-    Ok(steps)
-}
-
-/// The commands of a block: all at once, or with prompts each apart.
-fn commands(block: &str) -> Vec<Step> {
-    if !block.starts_with("$ ") {
-        return vec![Step::Commands { text: block.to_owned(), shown: None }];
-    }
-    let block = format!("\n{block}");
-    let parts = block.split("\n$ ").skip(1);
-    let step = |part: &str| {
-        let (text, shown) = part.split_once('\n').unwrap_or((part, ""));
-        // A server in the background goes on to speak.
-        let shown = (!text.ends_with('&')).then(|| shown.to_owned());
-        Step::Commands { text: text.to_owned(), shown }
-    };
-    parts.map(step).collect()
-}
-
 /// Whether an output is the one of a page, in which `…` stands for any text.
 fn is_like(shown: &str, said: &str) -> bool {
     let mut rest = said.trim_end();
@@ -196,27 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_files_commands_and_their_output() {
-        let page = "# A page\n\n```console\na\nb\n```\n<!-- test\nc\n-->\n\
-                    ```yaml pod.yaml\nx: 1\n```\n\
-                    ```console\n$ d\n1\n2\n$ e\nerror: no\n```\n";
-        let commands = |text: &str, shown: Option<&str>| Step::Commands {
-            text: text.to_owned(),
-            shown: shown.map(str::to_owned),
-        };
-        let steps = steps(page).unwrap();
-        assert_eq!(
-            steps,
-            [
-                commands("a\nb\n", None),
-                commands("c\n", None),
-                Step::File { name: "pod.yaml".to_owned(), content: "x: 1\n".to_owned() },
-                commands("d", Some("1\n2")),
-                commands("e", Some("error: no\n")),
-            ]
-        );
-        assert!(shell(&steps[4..]).contains("if e\nthen"));
-        assert!(super::steps("```console\na\n").is_err());
+    fn commands_with_an_error_as_their_output_must_fail() {
+        let page = Page::parse("```console\n$ d\n1\n$ e\nerror: no\n```\n").unwrap();
+        assert!(shell(&page.steps).contains("if e\nthen"));
+        assert!(!shell(&page.steps).contains("if d\nthen"));
     }
 
     #[test]
