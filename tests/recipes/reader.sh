@@ -81,3 +81,19 @@ leave() {
         server=
     fi
 }
+
+# A machine starts with its disks, and is turned off. QEMU is the one that `cargo x interop` has
+# unpacked, or the installed one.
+qemu-system-x86_64() {
+    local words
+    stand_in "$@"
+    local machine=(-nodefaults -display none -monitor stdio)
+    if [ -d "$qemu" ]; then
+        LD_LIBRARY_PATH=$qemu/usr/lib/x86_64-linux-gnu "$qemu/usr/bin/qemu-system-x86_64" \
+            -L "$qemu/usr/share/qemu" -L "$qemu/usr/share/seabios" "${machine[@]}" "${words[@]}" \
+            <<<quit
+    else
+        # The QEMU of Debian 12 counts in seconds.
+        command qemu-system-x86_64 "${machine[@]}" "${words[@]/reconnect-ms=500/reconnect=1}" <<<quit
+    fi
+}

@@ -14,7 +14,7 @@
 
 mod page;
 
-use crate::lab::Lab;
+use crate::lab::{self, Lab};
 use crate::tools::{root, tail, tool};
 use anyhow::{Context, Result, bail, ensure};
 use page::{Page, Step};
@@ -75,6 +75,7 @@ fn follow(lab: &Lab, page: &Page, folder: &Path) -> Result<()> {
     command.env("PATH", format!("{}:{path}", lab.dir().display())).env("HOME", folder);
     command.env("said", folder.join("said")).env("dist", root().join("target/dist"));
     command.env("recipes", root().join("tests/recipes"));
+    command.env("qemu", lab::target().join("qemu/root"));
     let is_success = command.status()?.success();
     for (index, step) in steps.iter().enumerate() {
         let Step::Commands { text, shown } = step else { continue };
