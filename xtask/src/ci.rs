@@ -4,11 +4,12 @@
 
 use crate::tools;
 use anyhow::{Context, Result, bail};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -30,6 +31,8 @@ enum Lane {
     Crates,
     /// They run the release binary, and often wait: for a guest, a disk, a deadline.
     Binary,
+    /// They need no part of a lane: the first lane that is empty takes them.
+    Either,
 }
 
 /// A part of CI.
@@ -46,19 +49,7 @@ struct Part {
 const TESTS: &[(&str, Lane, &str)] = &[
     ("check", Lane::Crates, "check"),
     ("test", Lane::Crates, "test"),
-    ("sim", Lane::Crates, "sim --seeds 1000000000 --seconds 10"),
-    ("multipath", Lane::Crates, "sim --multipath --seeds 1000000000 --seconds 10"),
-    ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 10"),
-    ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 10"),
-    ("canaries", Lane::Crates, "sim --canaries"),
-    ("ranges-canaries", Lane::Crates, "sim --ranges --canaries"),
     ("power-canaries", Lane::Crates, "powercut --canaries"),
-    // The release binary is there by now. In this lane, both end at about the same time.
-    ("choosing", Lane::Crates, "choosing"),
-    ("ceph-scale", Lane::Crates, "ceph-scale"),
-    ("elsewhere", Lane::Crates, "elsewhere"),
-    // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
-    ("fuzz", Lane::Crates, "fuzz --seconds 3 --seed 1"),
     ("powercut", Lane::Binary, "powercut"),
     ("corpus", Lane::Binary, "corpus"),
     // The formats of our own; the volumes of the corpus are `soak`'s.
@@ -70,12 +61,24 @@ const TESTS: &[(&str, Lane, &str)] = &[
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
     ("systemd", Lane::Binary, "systemd"),
-    ("python", Lane::Binary, "python"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),
-    // Counts, which no load changes; of an example that `bench` has built.
-    ("sharing", Lane::Binary, "bench sharing"),
+    // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
+    ("fuzz", Lane::Either, "fuzz --seconds 3 --seed 1"),
+    // Counts, which no load changes.
+    ("sharing", Lane::Either, "bench sharing"),
+    // Short ones last, so that both lanes end at about the same time.
+    ("ceph-scale", Lane::Either, "ceph-scale"),
+    ("python", Lane::Either, "python"),
+    ("sim", Lane::Either, "sim --seeds 1000000000 --seconds 10"),
+    ("multipath", Lane::Either, "sim --multipath --seeds 1000000000 --seconds 10"),
+    ("devices", Lane::Either, "sim --devices --seeds 1000000000 --seconds 10"),
+    ("ranges", Lane::Either, "sim --ranges --seeds 1000000000 --seconds 10"),
+    ("canaries", Lane::Either, "sim --canaries"),
+    ("ranges-canaries", Lane::Either, "sim --ranges --canaries"),
+    ("choosing", Lane::Either, "choosing"),
+    ("elsewhere", Lane::Either, "elsewhere"),
 ];
 
 /// Result of a part.
@@ -125,21 +128,34 @@ fn wanted(parts: Vec<Part>, names: &[String]) -> Result<Vec<Part>> {
 }
 
 fn run_all(parts: &[Part]) -> Result<()> {
-    let (crates, binary): (Vec<_>, Vec<_>) =
-        parts.iter().partition(|part| part.lane == Lane::Crates);
-    if crates.is_empty() || binary.is_empty() {
+    let of = |lane: Lane| parts.iter().filter(move |part| part.lane == lane).collect();
+    let lanes: [VecDeque<&Part>; 3] = [Lane::Crates, Lane::Binary, Lane::Either].map(of);
+    if lanes.iter().filter(|lane| !lane.is_empty()).count() < 2 {
         return summary(&parts.iter().map(shown).collect::<Vec<_>>());
     }
+    let waiting = Waiting(Mutex::new(lanes));
     let printer = Mutex::new(());
-    let lane = |parts: Vec<&Part>| parts.iter().map(|part| kept(part, &printer)).collect();
+    let run_lane = |own: Lane| -> Vec<Outcome> {
+        std::iter::from_fn(|| waiting.next(own)).map(|part| kept(part, &printer)).collect()
+    };
     let mut outcomes: Vec<Outcome> = thread::scope(|scope| {
-        let other = scope.spawn(|| lane(binary));
-        let mut outcomes: Vec<Outcome> = lane(crates);
+        let other = scope.spawn(|| run_lane(Lane::Binary));
+        let mut outcomes = run_lane(Lane::Crates);
         outcomes.extend(other.join().expect("a lane does not panic"));
         outcomes
     });
     outcomes.sort_by_key(|outcome| parts.iter().position(|part| part.name == outcome.name));
     summary(&outcomes)
+}
+
+/// The parts that have not begun, by lane.
+struct Waiting<'a>(Mutex<[VecDeque<&'a Part>; 3]>);
+
+impl<'a> Waiting<'a> {
+    fn next(&self, own: Lane) -> Option<&'a Part> {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes[own as usize].pop_front().or_else(|| lanes[Lane::Either as usize].pop_front())
+    }
 }
 
 /// Runs a part that has the terminal to itself.
@@ -235,6 +251,24 @@ mod tests {
         let said = cases + &"line\n".repeat(END_LINES);
         assert_eq!(end(&said), "      FAIL two\n".to_owned() + &"    line\n".repeat(END_LINES));
         assert_eq!(end("  FAIL one\n"), "      FAIL one\n");
+    }
+
+    #[test]
+    fn empty_lane_takes_a_part_of_either() {
+        let table = &[
+            ("one", Lane::Crates, "check"),
+            ("x", Lane::Either, "sim"),
+            ("y", Lane::Either, "sim"),
+        ];
+        let parts = all(table);
+        let waiting = Waiting(Mutex::new(Default::default()));
+        for part in &parts {
+            waiting.0.lock().unwrap()[part.lane as usize].push_back(part);
+        }
+        let [binary, crates] = [Lane::Binary, Lane::Crates];
+        let taken = [binary, crates, crates, binary].map(|own| waiting.next(own));
+        let taken = taken.map(|part| part.map(|part| part.name));
+        assert_eq!(taken, [Some("x"), Some("one"), Some("y"), None]);
     }
 
     #[test]

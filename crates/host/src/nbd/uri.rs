@@ -246,6 +246,11 @@ fn parameters(query: &str) -> Result<Parameters, String> {
             Some(("tls-verify-peer", choice @ ("true" | "false"))) => {
                 tls.get_or_insert_default().verify_peer = choice == "true";
             }
+            Some(("tls-verify-peer", _)) => {
+                return Err(format!(
+                    "{parameter:?} is not tls-verify-peer=true or tls-verify-peer=false"
+                ));
+            }
             Some(("tls-type", "x509")) => drop(tls.get_or_insert_default()),
             Some(("tls-type" | "tls-psk-file" | "tls-username", _)) => {
                 return Err(format!(
