@@ -32,7 +32,7 @@ blockyard() {
     *' --run '*) typed "${words[@]}" ;;
     ' serve '*) serve ;;
     ' tune '*)
-        [[ " $* " == *' --time '* ]] || words=(tune --time 5 "${words[@]:1}")
+        [[ " $* " == *' --time '* ]] || words=(tune --time 2 "${words[@]:1}")
         typed "${words[@]}"
         ;;
     ' top '*) timeout -s INT 2 "$program" "${words[@]}" || [ $? = 124 ] ;;

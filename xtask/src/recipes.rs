@@ -22,6 +22,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 /// Selection.
@@ -32,20 +34,33 @@ pub(crate) struct Args {
     pages: Vec<String>,
 }
 
+/// Pages that are followed at a time. Most commands wait: for a time limit, a disk, the network.
+const READERS: usize = 2;
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let pages = page::all()?;
     let lab = Lab::new()?;
-    let mut commands = 0;
-    for (name, page) in wanted(&pages, &args.pages)? {
-        let begin = Instant::now();
-        follow(&lab, page, &lab.disk().join(name.replace('/', "-")))
-            .with_context(|| format!("the page {name}"))?;
-        let seconds = begin.elapsed().as_secs_f64();
-        println!("{name}: {} commands say what the page says, {seconds:.1} s", page.commands);
-        commands += page.commands;
-    }
+    let wanted = wanted(&pages, &args.pages)?;
+    let next = AtomicUsize::new(0);
+    let readers: Vec<Result<()>> = thread::scope(|scope| {
+        let read = || {
+            while let Some((name, page)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let begin = Instant::now();
+                follow(&lab, page, &lab.disk().join(name.replace('/', "-")))
+                    .with_context(|| format!("the page {name}"))?;
+                let seconds = begin.elapsed().as_secs_f64();
+                println!("{name}: {} commands, {seconds:.1} s", page.commands);
+            }
+            Ok(())
+        };
+        let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+        readers.into_iter().map(|reader| reader.join().expect("readers do not panic")).collect()
+    });
+    readers.into_iter().collect::<Result<()>>()?;
+    let commands: usize = wanted.iter().map(|(_, page)| page.commands).sum();
     let excused: usize = pages.iter().map(|(_, page)| page.excused).sum();
-    println!("{commands} commands have run; all pages have {excused} blocks with a reason not to");
+    println!("{commands} commands have run, and say what their pages say");
+    println!("{excused} blocks of all pages have a reason not to run");
     Ok(())
 }
 
@@ -75,6 +90,7 @@ fn follow(lab: &Lab, page: &Page, folder: &Path) -> Result<()> {
     command.env("PATH", format!("{}:{path}", lab.dir().display())).env("HOME", folder);
     command.env("said", folder.join("said")).env("dist", root().join("target/dist"));
     command.env("recipes", root().join("tests/recipes"));
+    command.env("kept", lab::target().join("recipes"));
     command.env("qemu", lab::target().join("qemu/root"));
     let is_success = command.status()?.success();
     for (index, step) in steps.iter().enumerate() {

@@ -150,9 +150,11 @@ fn config_of_the_front_page_is_one() {
     assert_eq!(names, ["anna", "build"]);
 }
 
-/// The first TOML of a page.
+/// The first TOML of a page. Its opening line may name a file.
 fn example_of(page: &str) -> &str {
-    page.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
+    let (_, block) = page.split_once("```toml").unwrap();
+    let (_, block) = block.split_once('\n').unwrap();
+    block.split("```").next().unwrap()
 }
 
 #[test]
