@@ -107,7 +107,6 @@ enum Subject {
     Pipeline {
         name: &'static str,
         clients: Vec<Client>,
-        _images: Vec<NamedTempFile>,
     },
 }
 
@@ -162,7 +161,7 @@ fn sides(count: usize) -> Result<Vec<Side>, Error> {
     (0..count).map(side).collect()
 }
 
-/// A file of a volume, until the value is dropped.
+/// A file of a volume, whose name goes with the value.
 fn image() -> Result<NamedTempFile, Error> {
     let mut image = NamedTempFile::new_in("/dev/shm")?;
     image.write_all(&vec![1; SIZE_BYTES as usize])?;
@@ -188,15 +187,17 @@ fn pipeline(
 ) -> Result<Subject, Error> {
     let volumes = if shape == Shape::Volumes { cpus } else { 1 };
     let submitters = if shape == Shape::Submitters { cpus } else { 1 };
-    let images = (0..volumes).map(|_| image()).collect::<Result<Vec<_>, _>>()?;
     let mut clients = Vec::new();
-    for image in &images {
+    for _ in 0..volumes {
+        let image = image()?;
         let volume = volume(image.path(), choice)?;
+        // The volume keeps the file. Without a name it ends with the process, also a killed one.
+        drop(image);
         for _ in 0..submitters {
             clients.push(Client::new(&volume, Priority::default())?);
         }
     }
-    Ok(Subject::Pipeline { name, clients, _images: images })
+    Ok(Subject::Pipeline { name, clients })
 }
 
 /// Runs a job once, says `ready`, waits for a line, and runs the same requests again for a
