@@ -84,6 +84,20 @@ pub enum Call {
     Exit,
 }
 
+/// System calls of a task's direct operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interface {
+    /// One call submits, another one reaps (`io_submit`, `io_getevents`).
+    #[default]
+    Aio,
+    /// One call transfers, and returns at the end of the operation (`pread`, `pwrite`):
+    /// [`Call::Reap`] is a part of it.
+    Sync,
+    /// One call submits. Ended operations lie in memory that the task shares with the kernel, so
+    /// that a reap is a call only if it has to wait (`io_uring_enter`).
+    Ring,
+}
+
 /// Operation of a [`Call::Submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectOp {
@@ -175,6 +189,18 @@ pub trait Task {
     /// Whether the task's operations go to no device and end at once (fio's `null` engine).
     fn goes_nowhere(&self) -> bool {
         false
+    }
+
+    /// System calls of its direct operations.
+    fn interface(&self) -> Interface {
+        Interface::default()
+    }
+
+    /// Takes the number of bytes that the task has summed up for verification since the last call
+    /// of this function: of its writes, and of checked reads. A world without bytes charges CPU
+    /// time for them.
+    fn take_summed_bytes(&mut self) -> u64 {
+        0
     }
 
     /// Whether the task counts failed operations itself. Otherwise a failure ends the program.

@@ -390,12 +390,9 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
                                                 `blockyard bench`",
             ));
         }
-        if job.verify.sum.is_some() {
-            return Err(options.wrong_key(
-                "verify",
-                "needs data, and the lab has none; run it \
-                                                    with `blockyard bench`",
-            ));
+        if job.submission.goes_nowhere {
+            let problem = "is null, which sends nothing to a device; run it with `blockyard bench`";
+            return Err(options.wrong_key("ioengine", problem));
         }
         if job.logs != Logs::default() {
             let problem = "writes a file; run it with `blockyard bench --lab`";

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
-use blockyard_workload::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
+use blockyard_workload::program::{
+    Call, DirectOp, FileId, Interface, Reaped, Returned, Task, Usage,
+};
 
 use super::background::throttle;
 use super::config::{Config, FsyncOrder};
@@ -15,7 +17,7 @@ use super::thread::{Doing, Turn};
 use super::threads::Threads;
 use super::trace::Wait;
 use crate::cache::{Lookup, PAGE_BYTES, ReadAhead};
-use crate::cpu::{CpuId, Switches, ThreadId};
+use crate::cpu::{Costs, CpuId, Switches, ThreadId};
 use crate::fs::Needs;
 
 /// Continues the thread's current operation.
@@ -74,12 +76,26 @@ fn next_call(
     let reaped = std::mem::take(&mut machine.threads[thread].direct.reaped);
     let now = machine.threads.now();
     let call = task.next(now, &Returned { status: Ok(()), reaped: &reaped, usage });
-    let turn = make_call(machine, devices, call, (cpu, thread));
-    let Turn::Run(burst) = turn else { return turn };
-    let user = machine.config.costs.user;
+    let interface = task.interface();
+    let own = own_time(&machine.config.costs, interface, &call);
+    let sums = Nanos(machine.config.costs.verify_kib.0 * task.take_summed_bytes() / 1024);
     let caller = &mut machine.threads[thread];
+    caller.unpaid_sums = caller.unpaid_sums + sums;
+    let turn = make_call(machine, devices, (call, interface), (cpu, thread));
+    let Turn::Run(burst) = turn else { return turn };
+    let caller = &mut machine.threads[thread];
+    let user = own + std::mem::take(&mut caller.unpaid_sums);
     caller.user = caller.user + user;
     Turn::Run(burst + user)
+}
+
+/// A program's own time before a call.
+fn own_time(costs: &Costs, interface: Interface, call: &Call) -> Nanos {
+    match (interface, call) {
+        // The wait for a synchronous operation is no call.
+        (Interface::Sync, Call::Reap { .. }) => Nanos(0),
+        _ => costs.user,
+    }
 }
 
 fn usage(threads: &Threads<'_>, thread: ThreadId) -> Usage {
@@ -93,7 +109,7 @@ fn usage(threads: &Threads<'_>, thread: ThreadId) -> Usage {
 fn make_call(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
-    call: Call,
+    (call, interface): (Call, Interface),
     (cpu, thread): (CpuId, ThreadId),
 ) -> Turn {
     let Machine { config, threads, files } = machine;
@@ -131,16 +147,22 @@ fn make_call(
         }
         Call::Close(_) => Turn::Run(costs.syscall),
         Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
+            let cost = cost_of_operation(costs, op, len_bytes);
             prepare_direct(machine, thread, (id, op), file, (offset_bytes, len_bytes));
             if more {
-                return Turn::Run(Nanos(0));
+                return Turn::Run(cost);
             }
-            submit_direct(machine, devices, (cpu, thread))
+            submit_direct(machine, devices, (cpu, thread), cost)
         }
-        Call::Commit => submit_direct(machine, devices, (cpu, thread)),
+        Call::Commit => submit_direct(machine, devices, (cpu, thread), Nanos(0)),
         Call::Reap { at_least, at_most } => {
             threads.set(thread, Doing::Reap { at_least, at_most, until: None });
-            Turn::Run(costs.syscall)
+            let has_enough = threads[thread].direct.ended.len() >= at_least as usize;
+            Turn::Run(match interface {
+                Interface::Sync => Nanos(0),
+                Interface::Ring if has_enough => Nanos(0),
+                Interface::Aio | Interface::Ring => costs.syscall,
+            })
         }
         Call::ReapBefore(until) => {
             let until = Some(until);
@@ -365,16 +387,27 @@ fn prepare_direct(
     }
 }
 
-/// `io_submit` of the thread's prepared operations.
+/// Cost of a direct operation in addition to that of a read.
+fn cost_of_operation(costs: &Costs, op: DirectOp, len_bytes: u64) -> Nanos {
+    match op {
+        DirectOp::Write => {
+            costs.direct_write + Nanos(costs.direct_write_page.0 * len_bytes.div_ceil(PAGE_BYTES))
+        }
+        DirectOp::Read | DirectOp::Flush | DirectOp::Discard | DirectOp::Bio { .. } => Nanos(0),
+    }
+}
+
+/// `io_submit` of the thread's prepared operations, after other work for them.
 fn submit_direct(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
     (cpu, thread): (CpuId, ThreadId),
+    before: Nanos,
 ) -> Turn {
     let submitter = &mut machine.threads[thread];
     submitter.outbox.append(&mut submitter.direct.prepared);
     let syscall = machine.config.costs.syscall;
-    devices.go(machine, (cpu, thread), true, syscall)
+    devices.go(machine, (cpu, thread), true, syscall + before)
 }
 
 fn reap(
@@ -400,3 +433,6 @@ fn reap(
     direct.reaped.extend(direct.ended.drain(..count));
     returns(threads, thread)
 }
+
+#[cfg(test)]
+mod tests;

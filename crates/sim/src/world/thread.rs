@@ -17,7 +17,7 @@ use crate::cpu::CpuId;
 use crate::fs::CommitStep;
 
 /// A thread.
-// 14 fields: each layer keeps its started work for the thread here.
+// 15 fields: each layer keeps its started work for the thread here.
 pub(super) struct Thread {
     pub(super) kind: Kind,
     pub(super) io_context: IoContext,
@@ -29,6 +29,8 @@ pub(super) struct Thread {
     pub(super) waits: Option<Wait>,
     /// CPU time in user mode.
     pub(super) user: Nanos,
+    /// Time of checksums that no burst has paid for.
+    pub(super) unpaid_sums: Nanos,
     pub(super) over: bool,
     /// Number of the current wait, to ignore timers of earlier ones.
     pub(super) wait_number: u64,
@@ -143,6 +145,7 @@ impl Thread {
             outbox: VecDeque::new(),
             waits: None,
             user: Nanos(0),
+            unpaid_sums: Nanos(0),
             over: false,
             wait_number: 0,
             in_flight: 0,

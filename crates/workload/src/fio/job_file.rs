@@ -206,6 +206,7 @@ impl Reader<'_> {
             }
             "ioengine" => {
                 section.engine = known::engine(value)?;
+                section.job.submission.set_engine(section.engine);
                 Ok(())
             }
             "size" | "offset" | "offset_increment" | "io_size" | "io_limit" => {
@@ -252,7 +253,6 @@ impl Reader<'_> {
     fn job(&mut self, section: Section) -> Result<Job, String> {
         let Section { mut job, engine, has_size, .. } = section;
         let device_bytes = self.surroundings.device_bytes;
-        job.submission.goes_nowhere = engine == Engine::Null;
         if engine == Engine::Waiting && job.submission.iodepth > 1 {
             self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
             job.submission.iodepth = 1;

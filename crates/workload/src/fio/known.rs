@@ -1,6 +1,10 @@
 //! fio's names without a use on a volume: ignored options, and refused options and engines, each
 //! with the reason.
 
+use crate::program::Interface;
+
+use Engine::{Asynchronous, Null, Ring, Waiting};
+
 /// Depth of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engine {
@@ -8,17 +12,28 @@ pub(super) enum Engine {
     Waiting,
     /// `iodepth` requests.
     Asynchronous,
+    /// `iodepth` requests, and ended ones in shared memory.
+    Ring,
     /// `iodepth` requests that go to no device.
     Null,
 }
 
-use Engine::{Asynchronous, Null, Waiting};
+impl Engine {
+    /// System calls of its requests.
+    pub(super) fn interface(self) -> Interface {
+        match self {
+            Waiting => Interface::Sync,
+            Asynchronous | Null => Interface::Aio,
+            Ring => Interface::Ring,
+        }
+    }
+}
 
 /// Engines that the volume replaces.
 const ENGINES: [(&str, Engine); 22] = [
     ("libaio", Asynchronous),
-    ("io_uring", Asynchronous),
-    ("io_uring_cmd", Asynchronous),
+    ("io_uring", Ring),
+    ("io_uring_cmd", Ring),
     ("posixaio", Asynchronous),
     ("linuxaio", Asynchronous),
     ("windowsaio", Asynchronous),

@@ -46,7 +46,7 @@ use self::control::Common;
 use self::ends::Ends;
 use self::measured::Measured;
 use self::zoned::Zones;
-use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
+use crate::program::{Call, Content, FileId, Interface, Phase, Program, Returned, Task, Usage};
 
 pub use blockyard_engine::histogram::Histogram;
 pub use buffers::Buffers;
@@ -558,6 +558,20 @@ impl Task for FioTask {
         match self {
             Self::Thread(thread) => thread.goes_nowhere(),
             Self::SetUp(_) => false,
+        }
+    }
+
+    fn interface(&self) -> Interface {
+        match self {
+            Self::Thread(thread) => thread.interface(),
+            Self::SetUp(_) => Interface::default(),
+        }
+    }
+
+    fn take_summed_bytes(&mut self) -> u64 {
+        match self {
+            Self::Thread(thread) => thread.take_summed_bytes(),
+            Self::SetUp(_) => 0,
         }
     }
 

@@ -9,6 +9,7 @@ use super::distribution::{Distribution, Zone, ZoneLen};
 use super::ends::{ExitWhat, GoesOn};
 use super::histogram_log::HistogramLogs;
 use super::job::{IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
+use super::known;
 use super::lens::Lens;
 use super::pace::RateProcess;
 use super::value::{
@@ -62,6 +63,7 @@ const OPTIONS: &[(&str, Set)] = &[
         set(&mut job.submission.batching.reap_max, depth(text))
     }),
     ("iodepth_low", |job, text| set(&mut job.submission.batching.low, depth(text))),
+    ("ioengine", set_engine),
     ("numjobs", |job, text| set(&mut job.clones.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
     ("size", |job, text| set(&mut job.region.size_bytes, size(text, job.kb_base))),
     ("io_size", |job, text| set(&mut job.region.io_size_bytes, rate(text, job.kb_base).map(Some))),
@@ -221,6 +223,11 @@ fn depth(text: &str) -> Result<u32, String> {
 
 /// The suffix after the colon is the leap of a sequential job, or the random interval of a random
 /// one.
+fn set_engine(job: &mut Job, text: &str) -> Result<(), String> {
+    job.submission.set_engine(known::engine(text)?);
+    Ok(())
+}
+
 fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
     let (name, more) = text.split_once(':').unwrap_or((text, ""));
     // Aliases of the same mixes.

@@ -17,6 +17,8 @@
 //! clat as a whole. An `fsync` comes before the next block, so none follows the last. The clone's
 //! resource use is read before its first block and after its last.
 
+mod content;
+
 use std::sync::Arc;
 
 use blockyard_engine::priority::Priority;
@@ -36,7 +38,7 @@ use super::slots::{Block, Slots};
 use super::verify::Stamp;
 use super::written::{Piece, Written};
 use super::zoned::{Zoned, Zones};
-use crate::program::{Call, Content, DirectOp, FileId, Returned, Task, Usage};
+use crate::program::{Call, Content, DirectOp, FileId, Interface, Returned, Task, Usage};
 use crate::random::Random;
 
 /// Error of a clone that is slower than its least rate: EIO, as in fio.
@@ -98,6 +100,8 @@ struct Progress {
     in_ramp: bool,
     /// Whether the clone stops before its limits are reached.
     is_done: bool,
+    /// Bytes that were summed up for verification, and are not taken yet.
+    summed_bytes: u64,
     /// The call after the one that submits the waiting blocks.
     held: Option<(Made, Call)>,
 }
@@ -299,6 +303,9 @@ impl Thread {
 
     fn record(&mut self, now: Nanos, block: Block) {
         self.progress.ended = now;
+        if block.direction == Direction::Read {
+            self.sum_up(block.stamp, block.len_bytes);
+        }
         let Block { direction, offset_bytes, len_bytes, .. } = block;
         let clat = now.since(block.submitted);
         let kept = self.job.kept;
@@ -499,6 +506,9 @@ impl Thread {
     ) -> Call {
         let file = self.file;
         self.measured.of(direction).ios += 1;
+        if direction == Direction::Write {
+            self.sum_up(stamp, len_bytes);
+        }
         let block = Block {
             direction,
             offset_bytes,
@@ -735,6 +745,14 @@ impl Task for Thread {
         self.job.submission.goes_nowhere
     }
 
+    fn interface(&self) -> Interface {
+        self.job.submission.interface
+    }
+
+    fn take_summed_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.progress.summed_bytes)
+    }
+
     fn counts_errors(&self) -> bool {
         self.job.end.goes_on != GoesOn::default()
     }
@@ -753,29 +771,5 @@ impl Task for Thread {
 
     fn cpus(&self) -> &[u16] {
         self.job.clones.cpus_of(self.number)
-    }
-}
-
-impl Content for Thread {
-    fn fill(&mut self, id: u32, bytes: &mut [u8]) {
-        let block = self.slots.get(id);
-        let Some(Block { stamp, started, offset_bytes, .. }) = block else { return };
-        match (stamp, &mut self.source) {
-            (Some(stamp), _) => self.job.verify.fill(stamp, self.clone, started, bytes),
-            (None, Some(source)) => source.fill(offset_bytes, started, bytes),
-            (None, None) => {}
-        }
-    }
-
-    fn check(&mut self, id: u32, bytes: &[u8]) {
-        let block = self.slots.get(id);
-        let Some(Block { stamp: Some(stamp), .. }) = block else { return };
-        if let Err(mismatch) = self.job.verify.check(stamp, bytes) {
-            self.measured.errors.mismatches += 1;
-            self.measured.errors.mismatch.get_or_insert(mismatch);
-            if self.job.verify.is_fatal {
-                self.fail(MISMATCH);
-            }
-        }
     }
 }

@@ -5,6 +5,8 @@ use super::super::map::UNITS_MAX;
 use super::super::strides::Strides;
 use super::super::verify::{HEADER_BYTES, Sum};
 use super::super::zoned;
+use crate::program::Interface;
+
 use super::{IODEPTH_MAX, Job, JobError, NUMJOBS_MAX};
 
 /// Longest request that can be verified; a client has memory for no more.
@@ -47,6 +49,10 @@ impl Job {
             if value == 0 || value > max {
                 return refuse(key, format!("must be a number from 1 to {max}, on all nodes"));
             }
+        }
+        if self.submission.interface == Interface::Sync && self.submission.iodepth > 1 {
+            let text = "is more than 1, but this ioengine has one request in flight; take libaio";
+            return refuse("iodepth", text.into());
         }
         if self.region.divide && self.region_bytes() == 0 {
             let text =

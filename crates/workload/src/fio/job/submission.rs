@@ -3,6 +3,8 @@
 use blockyard_engine::priority::Priority;
 
 use super::super::command_priority::CommandPriority;
+use super::super::known::Engine;
+use crate::program::Interface;
 
 /// Numbers of requests that a call submits or reaps, of direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct Submission {
     pub iodepth: u32,
     /// `iodepth_batch` and its like.
     pub batching: Batching,
+    /// `ioengine`: system calls of direct requests.
+    pub interface: Interface,
     /// `ioengine=null`: requests go to no device, so the job measures the generator.
     pub goes_nowhere: bool,
     /// `prioclass` and `prio`: priority of the clones (`ionice`); `None`: the default.
@@ -65,11 +69,20 @@ impl Default for Submission {
             direct: false,
             iodepth: 1,
             batching: Batching::default(),
+            interface: Interface::default(),
             goes_nowhere: false,
             priority: None,
             command: CommandPriority::default(),
             fsync_every: 0,
             end_fsync: false,
         }
+    }
+}
+
+impl Submission {
+    /// Sets what an engine decides.
+    pub(in super::super) fn set_engine(&mut self, engine: Engine) {
+        self.interface = engine.interface();
+        self.goes_nowhere = engine == Engine::Null;
     }
 }

@@ -70,6 +70,11 @@ impl Sum {
         }
     }
 
+    /// Whether each byte of the data is read for it.
+    pub(in super::super) fn covers_data(self) -> bool {
+        !matches!(self, Self::Meta | Self::Null)
+    }
+
     pub(super) fn has_header(self) -> bool {
         !matches!(self, Self::Pattern | Self::Null)
     }

@@ -1,0 +1,125 @@
+use blockyard_engine::mq::complete::RqAffinity;
+use blockyard_engine::mq::{PlugRule, QueueConfig};
+use blockyard_engine::time::Nanos;
+use blockyard_workload::fio::{Fio, Job, JobResult};
+
+use crate::world::tests::config;
+use crate::world::{CompletionRule, Config, DeviceConfig, IrqMode, NullConfig, QueueMode, run};
+
+const IOS: u64 = 200;
+
+/// A null device without a queue, on one CPU: all time is that of calls.
+fn world(irqmode: IrqMode, queue_mode: QueueMode) -> Config {
+    let mut config = config("none");
+    config.fs = None;
+    (config.topology.sockets, config.topology.cpus_per_socket) = (1, 1);
+    let costs = &mut config.costs;
+    (costs.user, costs.syscall, costs.submit) = (Nanos(0), Nanos(10_000), Nanos(0));
+    (costs.issue, costs.interrupt, costs.switch) = (Nanos(0), Nanos(0), Nanos(0));
+    (costs.wake_up, costs.idle_exit) = (Nanos(0), Nanos(0));
+    config.queue = QueueConfig {
+        cpus: 1,
+        hw_queues: 1,
+        queue_depth: 64,
+        write_cache: false,
+        plug: PlugRule::Off,
+        ..QueueConfig::default()
+    };
+    config.device = DeviceConfig::Null(NullConfig {
+        sectors: 1 << 20,
+        queue_mode,
+        irqmode,
+        completion: Nanos(100_000),
+        hw_queues: 1,
+        hw_queue_depth: 64,
+        rq_affinity: RqAffinity::Group,
+        completion_rule: CompletionRule::Inline,
+        end: Nanos(0),
+    });
+    config
+}
+
+fn immediate() -> Config {
+    world(IrqMode::None, QueueMode::Bio)
+}
+
+/// Runs a job with these options, as `key=value`.
+fn job(config: &Config, options: &str) -> JobResult {
+    let mut job = Job::new("job").with(|job| {
+        job.submission.direct = true;
+        job.region.filename = Some("null".into());
+        job.region.size_bytes = 64 << 20;
+        job.end.number_ios = Some(IOS);
+    });
+    for option in options.split(' ') {
+        let (key, value) = option.split_once('=').unwrap();
+        job.set(key, value).unwrap();
+    }
+    job.check().unwrap();
+    let mut fio = Fio::new(vec![job]).unwrap();
+    run(config, &mut fio, ()).unwrap();
+    let result = fio.results()[0].clone();
+    assert_eq!(result.errors.ended_by, None);
+    result
+}
+
+/// Time of a request, in nanoseconds.
+fn each(config: &Config, options: &str) -> u64 {
+    job(config, options).runtime.0 / IOS
+}
+
+#[test]
+fn engine_decides_how_many_calls_a_request_takes() {
+    let fast = immediate();
+    let aio = each(&fast, "rw=randread ioengine=libaio");
+    assert_eq!(each(&fast, "rw=randread"), aio, "libaio is the usual engine of direct requests");
+    assert_eq!(aio, 20_000);
+    assert_eq!(each(&fast, "rw=randread ioengine=psync"), 10_000);
+    assert_eq!(each(&fast, "rw=randread ioengine=io_uring"), 10_000);
+    // A ring saves the call only where nothing has to be awaited.
+    let slow = world(IrqMode::Timer, QueueMode::Mq);
+    let waiting = |engine| {
+        let used = job(&slow, &format!("rw=randread ioengine={engine}")).usage;
+        (used.user + used.system).0 / IOS
+    };
+    assert_eq!(waiting("io_uring"), waiting("libaio"));
+    assert_eq!(waiting("psync") + 10_000, waiting("libaio"));
+}
+
+#[test]
+fn wait_of_a_synchronous_request_is_no_call_of_the_program() {
+    let mut config = immediate();
+    config.costs.user = Nanos(3_000);
+    assert_eq!(each(&config, "rw=randread ioengine=psync"), 13_000);
+    assert_eq!(each(&config, "rw=randread ioengine=libaio"), 26_000);
+}
+
+#[test]
+fn direct_write_costs_more_than_a_read_by_its_pages() {
+    let mut config = immediate();
+    let both = |config: &Config, bs: &str| {
+        let of = |rw: &str| each(config, &format!("rw={rw} bs={bs} ioengine=psync"));
+        (of("read"), of("write"))
+    };
+    let (read, write) = both(&config, "4k");
+    assert_eq!(read, write, "the control: without the costs there is no difference");
+    config.costs.direct_write = Nanos(700);
+    config.costs.direct_write_page = Nanos(50);
+    assert_eq!(both(&config, "4k"), (read, read + 750));
+    assert_eq!(both(&config, "64k"), (read, read + 700 + 16 * 50));
+    let batched = "rw=write bs=4k iodepth=8 iodepth_batch=8 iodepth_batch_complete=8";
+    assert_eq!(each(&config, batched), 20_000 / 8 + 750, "each write of a batch pays");
+}
+
+#[test]
+fn verification_takes_user_time_for_each_byte_written_and_read_back() {
+    let mut config = immediate();
+    config.costs.verify_kib = Nanos(250);
+    let user = |verify: &str| job(&config, &format!("rw=write bs=8k verify={verify}")).usage.user;
+    // Once for the write, and once for the check.
+    assert_eq!(user("crc32c"), Nanos(2 * IOS * 8 * 250));
+    assert_eq!(user("crc32c do_verify=0"), Nanos(IOS * 8 * 250));
+    assert_eq!(user("null"), Nanos(0), "nothing is summed up");
+    config.costs.verify_kib = Nanos(0);
+    assert_eq!(job(&config, "rw=write bs=8k verify=crc32c").usage.user, Nanos(0));
+}
