@@ -741,6 +741,12 @@ impl Cpus {
         self.threads[thread.0 as usize].used
     }
 
+    /// The running thread of a CPU.
+    #[must_use]
+    pub fn current_of(&self, cpu: CpuId) -> Option<ThreadId> {
+        self.cpus[usize::from(cpu.0)].current
+    }
+
     /// The current or last CPU of a thread.
     #[must_use]
     pub fn last_of(&self, thread: ThreadId) -> CpuId {

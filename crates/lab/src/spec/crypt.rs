@@ -4,7 +4,7 @@ use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline, PipelineFlag
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
-use blockyard_sim::world::{Below, MappedConfig, MappedCosts, PagesConfig};
+use blockyard_sim::world::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 
 use super::section::{Section, listed};
 use super::world::ns;
@@ -28,6 +28,12 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     let ram = Below::Memory { ns_per_kib: copy_kib.0 };
     let places = [("queue", Below::Queue), ("zero", Below::Memory { ns_per_kib: 0 }), ("ram", ram)];
     let below = section.choice("below", &places)?;
+    let sector_bytes = section.number("sector_size", 512..=4096, 512u32)?;
+    if !sector_bytes.is_power_of_two() {
+        return Err(section.wrong_key("sector_size", "takes 512, 1024, 2048 or 4096"));
+    }
+    let cryptd = [("never", Cryptd::Never), ("busy", Cryptd::Busy), ("always", Cryptd::Always)];
+    let cryptd = section.choice("cryptd", &cryptd)?;
     let pages = pages(root, &mut section, cpus)?;
     section.finish()?;
     let bytes = |kib: u32| (kib > 0).then_some(kib * 1024);
@@ -40,6 +46,8 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
         high_priority,
         bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
         keeps_context,
+        sector_bytes,
+        cryptd,
         below,
         pages,
         costs,
@@ -148,10 +156,15 @@ fn pages(
 /// core, and measured costs of work items.
 fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
     let mut costs = section.part("costs")?;
+    let encrypt_kib = ns(&mut costs, "cipher_ns_per_kib", 1_000)?;
+    let decrypt_kib = ns(&mut costs, "decrypt_ns_per_kib", encrypt_kib.0)?;
     let read = MappedCosts {
-        cipher_kib: ns(&mut costs, "cipher_ns_per_kib", 1_000)?,
+        encrypt_kib,
+        decrypt_kib,
         jitter_percent: costs.number("jitter_percent", 0..=100, 10)?,
         remote_percent: costs.number("remote_cipher_percent", 0..=1_000, 0)?,
+        sector: ns(&mut costs, "sector_ns", 0)?,
+        fpu: ns(&mut costs, "fpu_ns", 0)?,
         part: ns(&mut costs, "part_ns", 500)?,
         end: ns(&mut costs, "end_ns", 0)?,
         end_page: ns(&mut costs, "end_page_ns", 0)?,

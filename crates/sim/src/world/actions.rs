@@ -59,6 +59,18 @@ pub(super) struct Step {
     pub(super) queued_on: CpuId,
     /// A cipher for a worker.
     pub(super) is_taken: bool,
+    pub(super) via: Via,
+}
+
+/// Way of a cipher to the context that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// The context that has it, or the worker that takes it.
+    Own,
+    /// That context hands it over to cryptd.
+    Cryptd,
+    /// cryptd has it.
+    TakenByCryptd,
 }
 
 /// Kind of a thread's next action, which is the first of its pending ones.

@@ -20,7 +20,7 @@ use crate::device::memory::{Memory, MemoryConfig};
 use crate::fs::FsConfig;
 
 pub use interrupts::InterruptConfig;
-pub use mapped::{Below, MappedConfig, MappedCosts, PagesConfig};
+pub use mapped::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
 
 /// A world, from the top down.

@@ -43,7 +43,7 @@ use crate::cpu::{Affinity, CpuId, ThreadId};
 
 pub use causes::{Causes, CryptCauses, NullCauses, Outcome, Spread};
 pub use config::{
-    Below, CompletionRule, Config, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig,
+    Below, CompletionRule, Config, Cryptd, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig,
     IrqMode, MappedConfig, MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig,
     StackCosts, WriteBack,
 };

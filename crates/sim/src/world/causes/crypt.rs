@@ -10,7 +10,7 @@ use crate::cpu::{CpuId, ThreadId};
 use crate::memory::MemoryCounters;
 
 /// Counters of a mapped device.
-// 18 fields: each is one cause that the lab prints.
+// 19 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CryptCauses {
     /// Encrypted or decrypted parts.
@@ -21,6 +21,8 @@ pub struct CryptCauses {
     pub cipher_busy: Nanos,
     /// Parts handed to a worker.
     pub hand_overs: u64,
+    /// Parts whose cipher cryptd has run.
+    pub by_cryptd: u64,
     /// Batches of the writing thread.
     pub batches: u64,
     /// Writes in them.

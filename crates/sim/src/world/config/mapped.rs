@@ -20,6 +20,10 @@ pub struct MappedConfig {
     /// Split bios keep the io-context of their submitter (`bio_associate_current` survives the
     /// split).
     pub keeps_context: bool,
+    /// Sector of the cipher (`sector_size`), which is a request to it.
+    pub sector_bytes: u32,
+    /// Ciphers that cryptd runs.
+    pub cryptd: Cryptd,
     /// Device below the target.
     pub below: Below,
     /// Pages for the ciphertext; `None`: unlimited and free.
@@ -41,6 +45,19 @@ pub enum Below {
     },
 }
 
+/// Ciphers that cryptd runs: a thread of each CPU, to which a context hands them over
+/// (`crypto/cryptd.c`, `crypto/simd.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cryptd {
+    /// None.
+    Never,
+    /// Those of an interrupt that finds a cipher on its CPU: the vector registers are in use
+    /// (`crypto_simd_usable`).
+    Busy,
+    /// All: the cipher is asynchronous.
+    Always,
+}
+
 /// Page allocator and state of memory.
 #[derive(Clone, Debug)]
 pub struct PagesConfig {
@@ -59,12 +76,19 @@ pub struct PagesConfig {
 /// CPU costs of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedCosts {
-    /// Cipher, per KiB.
-    pub cipher_kib: Nanos,
-    /// Random variation of the cipher in percent, for caches and interrupts.
+    /// Encryption, per KiB.
+    pub encrypt_kib: Nanos,
+    /// Decryption, per KiB.
+    pub decrypt_kib: Nanos,
+    /// Random variation of the time of the bytes in percent, for caches and interrupts.
     pub jitter_percent: u32,
-    /// Additional cipher time in percent on another socket than the data's.
+    /// Additional time of the bytes in percent on another socket than the data's.
     pub remote_percent: u32,
+    /// Request to the cipher, one for each sector: its set-up, IV and calls.
+    pub sector: Nanos,
+    /// Begin and end of the use of vector registers in each of these requests
+    /// (`kernel_fpu_begin`).
+    pub fpu: Nanos,
     /// Start of a part, and its end as far as the cipher's context sees to it.
     pub part: Nanos,
     /// End of a bio, paid by the context that ends it: a write's below the target (`crypt_endio`),
@@ -72,7 +96,7 @@ pub struct MappedCosts {
     pub end: Nanos,
     /// Additional cost for each page of that bio, which is freed or unpinned.
     pub end_page: Nanos,
-    /// Queueing a work item; the worker's wake-up is extra.
+    /// Queueing a work item, or a request for cryptd; the worker's wake-up is extra.
     pub queue_work: Nanos,
     /// Passing a write to the thread, and taking it.
     pub batch: Nanos,
@@ -81,6 +105,11 @@ pub struct MappedCosts {
 }
 
 impl MappedCosts {
+    /// Cost of the requests to the cipher for a part, without that of its bytes.
+    pub(in crate::world) fn requests(&self, sectors: u64) -> Nanos {
+        Nanos((self.sector.0 + self.fpu.0) * sectors)
+    }
+
     /// Cost of the end of a bio of this length.
     pub(in crate::world) fn end_of(&self, len_bytes: u64) -> Nanos {
         self.end + Nanos(self.end_page.0 * len_bytes.div_ceil(PAGE_BYTES))

@@ -128,7 +128,10 @@ impl Devices {
     }
 
     /// Interrupts a CPU, with an action after the cost is paid.
-    pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, action: Action) {
+    pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, mut action: Action) {
+        if let Action::Step(step) = &mut action {
+            step.via = self.via_of_interrupt(&machine.threads, cpu, step);
+        }
         let cost = self.cost_of(machine.config, cpu, &action);
         let at = machine.threads.charge(cpu, cost);
         self.interrupts.schedule(at, (cpu, action));

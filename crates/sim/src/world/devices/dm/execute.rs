@@ -5,9 +5,10 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 
-use super::super::super::actions::{Action, Context, Step};
-use super::super::super::config::{Below, Config};
+use super::super::super::actions::{Action, Context, Next, Step, Via};
+use super::super::super::config::{Below, Config, Cryptd};
 use super::super::super::machine::Machine;
+use super::super::super::pools::PoolId;
 use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
 use super::super::{Backend, Devices};
@@ -15,10 +16,15 @@ use super::{Lower, Mapped, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
 
 impl Step {
-    /// Whether the executing context runs a cipher.
+    /// Whether the executing context has a cipher to run, or to hand over to cryptd.
     fn is_cipher(&self) -> bool {
         let inline = matches!(self.sqe.op, SqeOp::Crypt { place: Place::Inline, .. });
         inline || self.is_taken
+    }
+
+    /// Whether the executing context runs a cipher.
+    fn runs_cipher(&self) -> bool {
+        self.is_cipher() && self.via != Via::Cryptd
     }
 }
 
@@ -29,12 +35,16 @@ impl Mapped {
             unreachable!("only a cipher takes the time of one");
         };
         let costs = self.config.costs;
-        let ns = costs.cipher_kib.0 * u64::from(src.len_bytes) / 1024;
+        let kib = match direction {
+            Direction::Encrypt => costs.encrypt_kib,
+            Direction::Decrypt => costs.decrypt_kib,
+        };
+        let ns = kib.0 * u64::from(src.len_bytes) / 1024;
         let jitter = u64::from(costs.jitter_percent);
         let ns = ns * (100 - jitter + self.random.below(2 * jitter + 1)) / 100;
         let far = self.topology.socket_of(cpu) != self.topology.socket_of(step.queued_on);
         let ns = if far { ns * u64::from(100 + costs.remote_percent) / 100 } else { ns };
-        let spent = Nanos(ns);
+        let spent = Nanos(ns) + costs.requests(self.sectors_of(step));
         self.causes.cipher_busy = self.causes.cipher_busy + spent;
         self.causes.cipher_bytes += u64::from(src.len_bytes);
         // A read ends after its cipher, a write below the target.
@@ -43,6 +53,12 @@ impl Mapped {
             Direction::Encrypt => Nanos(0),
         };
         costs.part + spent + end
+    }
+
+    /// Number of requests to the cipher of a part.
+    fn sectors_of(&self, step: &Step) -> u64 {
+        let SqeOp::Crypt { src, .. } = step.sqe.op else { return 0 };
+        u64::from(src.len_bytes).div_ceil(u64::from(self.config.sector_bytes))
     }
 
     /// Cost of the end of a write below the target.
@@ -154,7 +170,11 @@ impl Devices {
         let submit = config.costs.submit;
         let mapped = self.mapped();
         match (step.sqe.op, mapped.config.below) {
-            (SqeOp::Crypt { .. }, _) if step.is_cipher() => mapped.cipher_time(step, cpu),
+            (SqeOp::Crypt { .. }, _) if step.runs_cipher() => mapped.cipher_time(step, cpu),
+            // Each sector is a request of its own.
+            (SqeOp::Crypt { .. }, _) if step.is_cipher() => {
+                Nanos(mapped.config.costs.queue_work.0 * mapped.sectors_of(step))
+            }
             (SqeOp::Crypt { .. }, _) => mapped.config.costs.queue_work,
             (SqeOp::Wake | SqeOp::Timeout { .. }, _) => Nanos(0),
             (SqeOp::Read { buf, .. }, Below::Memory { ns_per_kib }) => {
@@ -177,7 +197,13 @@ impl Devices {
     ) -> bool {
         let sqe = step.sqe;
         match sqe.op {
-            SqeOp::Crypt { .. } if step.is_cipher() => self.ciphered(machine, by, step),
+            SqeOp::Crypt { .. } if step.runs_cipher() => self.ciphered(machine, by, step),
+            SqeOp::Crypt { .. } if step.is_cipher() => {
+                let pool = self.mapped().pools.cryptd(by.cpu());
+                self.mapped().causes.by_cryptd += 1;
+                let item = Step { is_taken: true, via: Via::TakenByCryptd, ..step };
+                self.queue_item(machine, pool, item);
+            }
             SqeOp::Crypt { place, .. } => self.hand_over(machine, by.cpu(), place, step),
             SqeOp::Wake => {
                 self.mapped().wake = Some(sqe.token);
@@ -221,10 +247,31 @@ impl Devices {
             Place::SameCpu => mapped.pools.bound(cpu),
             Place::Unbound | Place::Inline => mapped.pools.unbound(cpu),
         };
-        let item = Step { queued_on: cpu, is_taken: true, ..step };
-        if let Some(worker) = mapped.pools.queue(pool, item) {
+        self.queue_item(machine, pool, Step { queued_on: cpu, is_taken: true, ..step });
+    }
+
+    fn queue_item(&mut self, machine: &mut Machine<'_>, pool: PoolId, item: Step) {
+        if let Some(worker) = self.mapped().pools.queue(pool, item) {
             machine.threads.wake_from(worker, Wait::Work);
         }
+    }
+
+    /// Way of a step that an interrupt is to execute: to cryptd if it has found a cipher.
+    pub(in crate::world::devices) fn via_of_interrupt(
+        &mut self,
+        threads: &Threads<'_>,
+        cpu: CpuId,
+        step: &Step,
+    ) -> Via {
+        if self.mapped().config.cryptd != Cryptd::Busy || !step.is_cipher() {
+            return step.via;
+        }
+        let interrupted = threads.cpus.current_of(cpu).map(|thread| &threads[thread].pending);
+        let finds_cipher = interrupted.is_some_and(|pending| {
+            matches!(pending.paid, Some(Next::Step))
+                && pending.todo.front().is_some_and(Step::runs_cipher)
+        });
+        if finds_cipher { Via::Cryptd } else { step.via }
     }
 
     /// After a cipher: the linked write is next, or the shard is completed.
@@ -233,7 +280,8 @@ impl Devices {
         let Some(write) = step.then else {
             return self.answer(machine, by, step.sqe.token, BlkStatus::Ok);
         };
-        let write = Step { sqe: write, then: None, queued_on: by.cpu(), is_taken: false };
+        let write =
+            Step { sqe: write, then: None, queued_on: by.cpu(), is_taken: false, via: Via::Own };
         match by {
             Context::Thread(_, thread) => {
                 machine.threads[thread].pending.todo.push_front(write);

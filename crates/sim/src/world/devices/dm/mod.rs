@@ -35,9 +35,9 @@ use blockyard_workload::random::Random;
 
 use crate::cpu::{CpuId, ThreadId, Topology};
 
-use super::super::actions::Step;
+use super::super::actions::{Step, Via};
 use super::super::causes::CryptCauses;
-use super::super::config::MappedConfig;
+use super::super::config::{Cryptd, MappedConfig};
 use super::super::pools::Pools;
 use pages::Pages;
 
@@ -97,7 +97,7 @@ impl Mapped {
             dev: DevId(0),
             start: Sector(0),
             iv_offset: 0,
-            sector_size_bytes: 512,
+            sector_size_bytes: config.sector_bytes,
             cipher: CipherId(0),
             allow_discards: true,
             fuses_cipher: false,
@@ -201,7 +201,8 @@ impl Mapped {
         let mut sqes = self.sqes.drain(..);
         while let Some(sqe) = sqes.next() {
             let then = if sqe.linked { sqes.next() } else { None };
-            take(Step { sqe, then, queued_on: cpu, is_taken: false });
+            let via = if self.config.cryptd == Cryptd::Always { Via::Cryptd } else { Via::Own };
+            take(Step { sqe, then, queued_on: cpu, is_taken: false, via });
         }
     }
 

@@ -14,7 +14,7 @@ use crate::cpu::Topology;
 use crate::memory::MemoryConfig;
 use crate::world::tests::{US, config as world};
 use crate::world::{
-    Below, Config, CryptCauses, MappedConfig, MappedCosts, Outcome, PagesConfig, run,
+    Below, Config, CryptCauses, Cryptd, MappedConfig, MappedCosts, Outcome, PagesConfig, run,
 };
 
 const KIB: u64 = 1024;
@@ -82,9 +82,12 @@ const WRITES: Load = Load { reads_percent: 0, ..MIXED };
 
 fn costs() -> MappedCosts {
     MappedCosts {
-        cipher_kib: Nanos(2_000),
+        encrypt_kib: Nanos(2_000),
+        decrypt_kib: Nanos(2_000),
         jitter_percent: 10,
         remote_percent: 20,
+        sector: Nanos(0),
+        fpu: Nanos(0),
         part: Nanos(500),
         end: Nanos(0),
         end_page: Nanos(0),
@@ -107,6 +110,8 @@ fn config(preset: &str, elevator: &str, below: Below) -> Config {
         bio_sectors: Some(8),
         keeps_context: true,
         high_priority: false,
+        sector_bytes: 512,
+        cryptd: Cryptd::Never,
         below,
         pages: None,
         costs: costs(),
@@ -398,4 +403,89 @@ fn worker_of_high_priority_preempts_the_submitter() {
     let high = switches(true);
     // Eight writes are submitted before the first is encrypted, or each is encrypted at once.
     assert!(high > 2 * fair, "{high} and {fair} switches");
+}
+
+/// One operation at a time over memory, with a cipher that always takes the same time.
+fn alone(kib: u64, reads_percent: u64, change: impl FnOnce(&mut MappedConfig)) -> Outcome {
+    let mut config = config("inline", "none", Below::Memory { ns_per_kib: 0 });
+    let mapped = config.mapped.as_mut().unwrap();
+    mapped.bio_sectors = None;
+    mapped.costs = MappedCosts { jitter_percent: 0, ..costs() };
+    change(mapped);
+    outcome(&config, Load { jobs: 1, each: 40, depth: 1, kib, reads_percent })
+}
+
+#[test]
+fn each_sector_is_a_request_to_the_cipher_and_a_larger_one_saves_requests() {
+    let cost = |kib, sector_bytes| {
+        let busy = |sector, fpu| {
+            let outcome = alone(kib, 50, |mapped| {
+                mapped.sector_bytes = sector_bytes;
+                (mapped.costs.sector, mapped.costs.fpu) = (Nanos(sector), Nanos(fpu));
+            });
+            (outcome.cpu_busy.0, crypt(&outcome).cipher_busy.0)
+        };
+        let free = busy(0, 0);
+        let paid = busy(100, 30);
+        let cost = paid.0 - free.0;
+        assert_eq!(cost, paid.1 - free.1, "all of it is time of the cipher");
+        cost
+    };
+    assert_eq!(cost(128, 512), 40 * 256 * 130);
+    assert_eq!(cost(256, 512), 2 * cost(128, 512));
+    assert_eq!(cost(256, 4096), cost(256, 512) / 8);
+}
+
+#[test]
+fn decryption_has_a_time_of_its_own() {
+    let busy = |reads_percent, decrypt| {
+        let outcome = alone(256, reads_percent, |mapped| {
+            mapped.costs.decrypt_kib = Nanos(decrypt);
+        });
+        crypt(&outcome).cipher_busy.0
+    };
+    assert_eq!(busy(100, 2_000), busy(0, 2_000), "the control: both take the same time");
+    assert_eq!(busy(100, 500) * 4, busy(100, 2_000));
+    assert_eq!(busy(0, 500), busy(0, 2_000));
+}
+
+#[test]
+fn asynchronous_cipher_runs_in_cryptd_and_takes_the_same_time_there() {
+    let of = |cryptd| alone(256, 50, |mapped| mapped.cryptd = cryptd);
+    let own = of(Cryptd::Never);
+    let other = of(Cryptd::Always);
+    assert_eq!((crypt(&own).by_cryptd, crypt(&own).parts), (0, 40));
+    assert_eq!(crypt(&other).by_cryptd, 40);
+    assert_eq!(crypt(&own).cipher_busy, crypt(&other).cipher_busy);
+    assert!(other.causes.switches > own.causes.switches + 40, "each waits for the thread");
+    // The submitter hands over each of 512 sectors.
+    assert!(other.cpu_busy.0 - own.cpu_busy.0 > 40 * 512 * costs().queue_work.0);
+    let behind_workers = |cryptd| {
+        let mut config = config("E", "none", Below::Queue);
+        config.mapped.as_mut().unwrap().cryptd = cryptd;
+        crypt(&outcome(&config, MIXED)).clone()
+    };
+    let always = behind_workers(Cryptd::Always);
+    assert_eq!(always.by_cryptd, always.parts, "those of workers too");
+    assert_eq!(behind_workers(Cryptd::Busy).by_cryptd, 0, "no interrupt has a cipher");
+}
+
+/// An interrupt decrypts itself, unless it has interrupted a thread that encrypts.
+#[test]
+fn interrupt_that_finds_a_cipher_leaves_its_own_to_cryptd() {
+    let by_cryptd = |reads_percent, cryptd| {
+        let mut config = config("inline", "none", Below::Queue);
+        config.topology = Topology { sockets: 1, cpus_per_socket: 1 };
+        config.queue.cpus = 1;
+        let mapped = config.mapped.as_mut().unwrap();
+        (mapped.cryptd, mapped.bio_sectors) = (cryptd, None);
+        // The disk is faster than encryption, so its interrupts often find it.
+        mapped.costs.encrypt_kib = Nanos(100_000);
+        let load = Load { jobs: 1, each: 200, depth: 8, kib: 64, reads_percent };
+        crypt(&outcome(&config, load)).by_cryptd
+    };
+    let some = by_cryptd(50, Cryptd::Busy);
+    assert!((10..110).contains(&some), "{some} of about 100 reads");
+    assert_eq!(by_cryptd(100, Cryptd::Busy), 0, "nothing to find without writes");
+    assert_eq!(by_cryptd(50, Cryptd::Never), 0, "the control");
 }

@@ -5,6 +5,7 @@ use blockyard_engine::mq::PlugRule;
 use blockyard_engine::sq::Place;
 use blockyard_engine::time::Nanos;
 
+use super::super::super::config::Cryptd;
 use super::super::super::machine::Machine;
 use super::super::super::pools::PoolId;
 use super::super::super::thread::{Kind, Turn};
@@ -33,8 +34,9 @@ impl Mapped {
         let choice = self.config.pipeline;
         let place =
             |place| some(&choice, |pipeline| pipeline.read == place || pipeline.write == place);
+        let cryptd = self.config.cryptd != Cryptd::Never;
         let workers: Vec<(PoolId, Affinity)> =
-            self.pools.workers(place(Place::Unbound), place(Place::SameCpu)).collect();
+            self.pools.workers(place(Place::Unbound), place(Place::SameCpu), cryptd).collect();
         for (pool, affinity) in workers {
             let worker = self.spawn_one(threads, Kind::Worker(pool), affinity);
             self.pools.sleep(pool, worker);
