@@ -94,3 +94,4 @@ pub mod sq;
 pub mod stack;
 pub mod throttle;
 pub mod time;
+pub mod visits;

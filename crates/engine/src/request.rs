@@ -4,11 +4,13 @@
 //! its own data about them (tree keys, deadlines) in tables indexed by the id. The crate-private
 //! fields belong to the queue ([`crate::mq`]): elevators must not change them.
 
+use core::cell::Cell;
 use core::ops::Index;
 
 use crate::bio::{Bio, Op, Origin, Sector};
 use crate::slab::Slab;
 use crate::time::Nanos;
+use crate::visits::Visits;
 
 /// Number of a request in the [`Requests`] of its queue, from its allocation to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,6 +164,7 @@ impl Request {
 #[derive(Debug, Default)]
 pub struct Requests {
     slab: Slab<Request>,
+    visits: Cell<Visits>,
 }
 
 impl Requests {
@@ -184,6 +187,34 @@ impl Requests {
     /// When it has ended.
     pub fn remove(&mut self, id: RequestId) -> Request {
         self.slab.remove(id.0)
+    }
+
+    /// Counts visits of lists and queues by an elevator's call.
+    #[inline]
+    pub fn visit(&self, count: u32) {
+        let mut visits = self.visits.get();
+        visits.visit(count);
+        self.visits.set(visits);
+    }
+
+    /// Counts a search in a tree of `len` elements, an insertion or a removal.
+    #[inline]
+    pub fn search(&self, len: usize) {
+        let mut visits = self.visits.get();
+        visits.search(len);
+        self.visits.set(visits);
+    }
+
+    /// Counts visits, and sets their counter to zero.
+    #[inline]
+    pub fn take_visits(&self, from: &mut Visits) {
+        self.visits.set(self.visits.get() + core::mem::take(from));
+    }
+
+    /// Visits so far.
+    #[must_use]
+    pub fn visits(&self) -> u64 {
+        self.visits.get().total()
     }
 
     /// Number of requests.

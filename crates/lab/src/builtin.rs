@@ -94,6 +94,12 @@ pub const BUILTIN: &[Builtin] = &[
         fits: Some(include_str!("../../../experiments/cloudflare-2020.fits.toml")),
     },
     Builtin {
+        name: "ioscheds-null-2016",
+        group: Group::Elsewhere,
+        text: include_str!("../../../experiments/ioscheds-null-2016.toml"),
+        fits: Some(include_str!("../../../experiments/ioscheds-null-2016.fits.toml")),
+    },
+    Builtin {
         name: "ceph-2026",
         group: Group::Ours,
         text: include_str!("../../../experiments/ceph-2026.toml"),

@@ -23,7 +23,9 @@ use blockyard_sim::device::flash::{FlashConfig, Slow};
 use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
-use blockyard_sim::world::{self, Config, DeviceConfig, FsyncOrder, InterruptConfig, WriteBack};
+use blockyard_sim::world::{
+    self, CallCosts, Config, DeviceConfig, ElevatorCosts, FsyncOrder, InterruptConfig, WriteBack,
+};
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use blockyard_workload::random::Random;
 use blockyard_workload::tiotest::{self, Tiotest};
@@ -199,9 +201,6 @@ fn costs() -> Costs {
         user: Nanos(0),
         syscall: Nanos(300),
         page: Nanos(1_000),
-        direct_write: Nanos(0),
-        direct_write_page: Nanos(0),
-        verify_kib: Nanos(0),
         submit: Nanos(800),
         issue: Nanos(500),
         interrupt: Nanos(1_000),
@@ -224,6 +223,7 @@ fn world(elevator: &str) -> Config {
     Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
         costs: costs(),
+        call_costs: CallCosts::default(),
         cache: CacheConfig {
             memory_bytes: 32 << 20,
             dirty_ratio_percent: 20,
@@ -248,6 +248,7 @@ fn world(elevator: &str) -> Config {
         stack: None,
         queue: queue_config(&elevator),
         elevator,
+        elevator_costs: ElevatorCosts::default(),
         device: DeviceConfig::Disk(DiskConfig {
             geometry: Geometry::even(Nanos(8_333 * US), 4, 100_000_000, (1_000, 500), seek),
             overhead: Nanos(100 * US),

@@ -135,7 +135,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 23 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
+// 20 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -170,13 +170,6 @@ pub struct Costs {
     pub syscall: Nanos,
     /// Copy and accounting of a page.
     pub page: Nanos,
-    /// A direct write more than a direct read: locks, times of the file, the page cache's copies,
-    /// accounting.
-    pub direct_write: Nanos,
-    /// Each of its pages.
-    pub direct_write_page: Nanos,
-    /// A checksum of a program, per KiB of its data.
-    pub verify_kib: Nanos,
     /// Construction and submission of a bio.
     pub submit: Nanos,
     /// Issue of a request to the device.

@@ -87,15 +87,17 @@ pub enum Call {
 /// System calls of a task's direct operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
-    /// One call submits, another one reaps (`io_submit`, `io_getevents`).
+    /// A call submits, and another one reaps (`io_submit`, `io_getevents`).
     #[default]
     Aio,
-    /// One call transfers, and returns at the end of the operation (`pread`, `pwrite`):
+    /// A single call transfers, and returns at the end of the operation (`pread`, `pwrite`):
     /// [`Call::Reap`] is a part of it.
     Sync,
-    /// One call submits. Ended operations lie in memory that the task shares with the kernel, so
+    /// A call submits. Ended operations lie in memory that the task shares with the kernel, so
     /// that a reap is a call only if it has to wait (`io_uring_enter`).
     Ring,
+    /// None: the operations go to no device and end at once (fio's `null` engine).
+    Nowhere,
 }
 
 /// Operation of a [`Call::Submit`].
@@ -181,26 +183,14 @@ pub trait Task {
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call;
 
     /// Generator and checker of the bytes that the task writes and reads; without one any bytes
-    /// will do. Worlds without bytes never call this.
+    /// will do.
     fn content(&mut self) -> Option<&mut dyn Content> {
         None
-    }
-
-    /// Whether the task's operations go to no device and end at once (fio's `null` engine).
-    fn goes_nowhere(&self) -> bool {
-        false
     }
 
     /// System calls of its direct operations.
     fn interface(&self) -> Interface {
         Interface::default()
-    }
-
-    /// Takes the number of bytes that the task has summed up for verification since the last call
-    /// of this function: of its writes, and of checked reads. A world without bytes charges CPU
-    /// time for them.
-    fn take_summed_bytes(&mut self) -> u64 {
-        0
     }
 
     /// Whether the task counts failed operations itself. Otherwise a failure ends the program.
@@ -236,6 +226,13 @@ pub trait Content {
 
     /// Checks the bytes of the read request `id` before the task reaps it.
     fn check(&mut self, id: u32, bytes: &[u8]);
+
+    /// Takes the number of bytes that are summed up for verification since the last call of this
+    /// function: of started writes, and of reaped reads. A world without bytes, which neither fills
+    /// nor checks, charges CPU time for them.
+    fn take_summed_bytes(&mut self) -> u64 {
+        0
+    }
 }
 
 /// Tasks that run side by side.

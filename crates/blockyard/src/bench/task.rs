@@ -22,7 +22,9 @@ use std::time::Duration;
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::{Bytes, Client, Marks, Request};
-use blockyard_workload::program::{Call, Content, DirectOp, FileId, Reaped, Returned, Task, Usage};
+use blockyard_workload::program::{
+    Call, Content, DirectOp, FileId, Interface, Reaped, Returned, Task, Usage,
+};
 
 use super::gate::{Clock, Gate};
 use super::tally::TaskTally;
@@ -79,7 +81,7 @@ impl Worker<'_> {
     /// Runs the task to its end; returns the end.
     pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
         let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
-        let goes_nowhere = task.goes_nowhere();
+        let goes_nowhere = task.interface() == Interface::Nowhere;
         self.calls_per_look = task.calls_per_look();
         let mut now = started;
         let mut status = Ok(());

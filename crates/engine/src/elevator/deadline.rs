@@ -164,7 +164,11 @@ impl Deadline {
 
     /// Takes a request; the batch continues after it (`deadline_move_request`).
     fn take(&mut self, requests: &Requests, id: RequestId) {
-        self.next = self.queue_of(requests, id).remove(id);
+        let queue = self.queue_of(requests, id);
+        let len = queue.len();
+        self.next = queue.remove(id);
+        requests.visit(1);
+        requests.search(len);
     }
 
     /// Pushes out an alias. The sort trees of 2.6.30 held only one request per start sector. The
@@ -172,6 +176,8 @@ impl Deadline {
     /// it in either direction.
     fn make_room(&mut self, requests: &Requests, id: RequestId) {
         let sector = requests[id].sector;
+        let len = self.queue_of(requests, id).len();
+        requests.search(len);
         while let Some(alias) = self.queue_of(requests, id).at(requests, sector) {
             self.take(requests, alias);
             self.pushed_out.push_back(alias);
@@ -196,7 +202,11 @@ impl Elevator for Deadline {
             Write => write_expire,
         };
         let sector = requests[request].sector;
-        self.queue_of(requests, request).insert(request, sector, now + expire);
+        let queue = self.queue_of(requests, request);
+        queue.insert(request, sector, now + expire);
+        let len = queue.len();
+        requests.visit(1);
+        requests.search(len);
     }
 
     fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
@@ -222,6 +232,7 @@ impl Elevator for Deadline {
             return Some(alias);
         }
         let Tuning { writes_starved, fifo_batch, .. } = self.tuning;
+        requests.visit(1);
         let chosen = match self.next {
             Some(next) if self.batch_len < fifo_batch => next,
             next => {
@@ -241,6 +252,8 @@ impl Elevator for Deadline {
                     }
                 };
                 self.batch_len = 0;
+                // Both directions, and the oldest request.
+                requests.visit(3);
                 let queue = self.queue(direction);
                 let goes_on = next.filter(|id| DataDirection::of(requests[*id].op) == direction);
                 // Not from the lowest sector, which may belong to a new request.

@@ -279,11 +279,14 @@ impl DeadlinePrio {
     }
 
     /// Takes a request; the batch continues after it.
-    fn take(&mut self, id: RequestId) {
+    fn take(&mut self, requests: &Requests, id: RequestId) {
         let by_age = self.is_by_age(self.batch.lane);
         let queue = self.queue_mut(self.batch.lane);
+        let len = queue.len();
         let behind = queue.remove(id);
         self.batch.next = if by_age { queue.oldest() } else { behind };
+        requests.visit(1);
+        requests.search(len);
         self.batch.len += 1;
         self.batch.late = match self.batch.late {
             Some(late) if late.request != id => Some(Late { lead: late.lead - 1, ..late }),
@@ -310,7 +313,11 @@ impl Elevator for DeadlinePrio {
         }
         self.lanes[request.index()] = lane;
         let deadline = now + self.tuning.expire[lane.level];
-        self.queue_mut(lane).insert(request, it.sector, deadline);
+        let queue = self.queue_mut(lane);
+        queue.insert(request, it.sector, deadline);
+        let len = queue.len();
+        requests.visit(2);
+        requests.search(len);
     }
 
     fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
@@ -335,11 +342,13 @@ impl Elevator for DeadlinePrio {
         }
     }
 
-    fn dispatch(&mut self, now: Nanos, _: &Requests) -> Option<RequestId> {
+    fn dispatch(&mut self, now: Nanos, requests: &Requests) -> Option<RequestId> {
         let Tuning { async_starved, fifo_batch, quantum, rt_preempt, .. } = self.tuning;
         let waits = self.levels.each_ref().map(|level| !level.is_empty());
         let batch = self.batch;
         let used_up = batch.len >= fifo_batch && now.since(batch.started) >= quantum;
+        // The levels, and the batch.
+        requests.visit(1 + LEVELS as u32);
         let cut = rt_preempt && waits[REAL_TIME] && batch.lane.level != REAL_TIME;
         let chosen = match self.next_in_batch() {
             Some(next) if !used_up && !cut => next,
@@ -358,6 +367,8 @@ impl Elevator for DeadlinePrio {
                     [false, false, false] => return None,
                 };
                 let lane = Lane { level, direction: self.levels[level].due_first() };
+                // Both directions, and the oldest request.
+                requests.visit(3);
                 let queue = self.queue(lane);
                 let goes_on = batch.next.filter(|_| batch.lane == lane);
                 let (start, late) = match (queue.expired(now), goes_on) {
@@ -370,7 +381,7 @@ impl Elevator for DeadlinePrio {
                 start
             }
         };
-        self.take(chosen);
+        self.take(requests, chosen);
         Some(chosen)
     }
 

@@ -143,6 +143,12 @@ impl DeadlineQueue {
         self.by_deadline.contains(id)
     }
 
+    /// Number of requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_deadline.len()
+    }
+
     /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -321,6 +321,9 @@ impl Elevator for MqDeadline {
         level.sorted[place.direction as usize].insert(request, sector);
         level.fifo[place.direction as usize].push_back(request);
         level.queued += 1;
+        // The place, the level, and its list.
+        requests.visit(3);
+        requests.search(level.sorted[place.direction as usize].len());
         self.waiting += 1;
     }
 
@@ -353,11 +356,21 @@ impl Elevator for MqDeadline {
     }
 
     fn dispatch(&mut self, now: Nanos, requests: &Requests) -> Option<RequestId> {
+        // The levels, the batch, and the search at its position.
+        requests.visit(1 + self.levels.len() as u32);
         let Choice { request, new_batch } = self.decide(now)?;
         let place = self.place(request);
+        let len = self.levels[place.class].sorted[place.direction as usize].len();
+        requests.search(len);
         if new_batch {
             self.begin_batch(place);
+            // Both directions, the oldest request, and another search.
+            requests.visit(3);
+            requests.search(len);
         }
+        // The list and the tree that the request leaves, and its place.
+        requests.visit(2);
+        requests.search(len);
         self.batching += 1;
         self.waiting -= 1;
         let level = &mut self.levels[place.class];
@@ -369,8 +382,9 @@ impl Elevator for MqDeadline {
     /// The request stays counted in its level, and so keeps lower ones waiting.
     fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
 
-    fn completed(&mut self, _: Nanos, _: &Requests, request: RequestId) {
+    fn completed(&mut self, _: Nanos, requests: &Requests, request: RequestId) {
         self.forget(request);
+        requests.visit(2);
     }
 
     fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}

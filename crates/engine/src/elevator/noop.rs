@@ -41,8 +41,9 @@ impl Elevator for Noop {
         true
     }
 
-    fn insert(&mut self, _: Nanos, _: &Requests, request: RequestId) {
+    fn insert(&mut self, _: Nanos, requests: &Requests, request: RequestId) {
         self.queue.push_back(request);
+        requests.visit(1);
     }
 
     /// The survivor keeps its own place: the kernel's noop only removes the other one.
@@ -52,7 +53,8 @@ impl Elevator for Noop {
         }
     }
 
-    fn dispatch(&mut self, _: Nanos, _: &Requests) -> Option<RequestId> {
+    fn dispatch(&mut self, _: Nanos, requests: &Requests) -> Option<RequestId> {
+        requests.visit(1);
         self.queue.pop_front()
     }
 

@@ -125,6 +125,7 @@ impl RequestQueue {
     /// Removes a request from the waiting ones: it cannot be merged any more.
     fn leave(&mut self, id: RequestId) {
         self.hash.remove(&mut self.requests, id);
+        self.requests.visit(1);
         if self.last_merge == Some(id) {
             self.last_merge = None;
         }

@@ -183,6 +183,8 @@ impl RequestQueue {
         let joiner = Joiner::of_bio(bio, part);
         let plugged = self.plugs.is_open(io_context);
         let target = if plugged { self.plugged_target(&joiner, io_context) } else { None };
+        // Both edges in the hash.
+        self.requests.visit(if self.waiting > 0 { 2 } else { 0 });
         let Some((id, side)) = target.or_else(|| self.waiting_target(&joiner)) else {
             return false;
         };

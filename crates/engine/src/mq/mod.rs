@@ -259,6 +259,13 @@ impl RequestQueue {
         &self.counters
     }
 
+    /// Counted work so far of the queue and its elevator on waiting requests: look-ups for merges,
+    /// insertions, dispatches and completions.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.requests.visits()
+    }
+
     /// Whether a request waits for the device.
     #[must_use]
     pub fn has_work(&self) -> bool {

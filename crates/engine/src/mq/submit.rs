@@ -128,6 +128,8 @@ impl RequestQueue {
             return;
         }
         self.plug_queue(now);
+        // The hash, or the list of a software queue.
+        self.requests.visit(1);
         let tick = self.tick(now);
         let request = self.requests.at(id);
         request.stage = Stage::Waiting;

@@ -16,6 +16,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_sim::cpu::Topology;
 use blockyard_sim::world::Config;
 use blockyard_workload::fio::{Fio, Job, Logs};
+use blockyard_workload::program::Interface;
 use blockyard_workload::{fsync_tester, tiotest};
 
 use super::section::{Section, mistake};
@@ -390,7 +391,7 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
                                                 `blockyard bench`",
             ));
         }
-        if job.submission.goes_nowhere {
+        if job.submission.interface == Interface::Nowhere {
             let problem = "is null, which sends nothing to a device; run it with `blockyard bench`";
             return Err(options.wrong_key("ioengine", problem));
         }

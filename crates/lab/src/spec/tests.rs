@@ -290,9 +290,10 @@ const GUIDE: &str = include_str!("../../../../docs/lab.md");
 
 const CELL: &str = "\"a/fsync/fsync_max\"";
 
+const HEAD: &str = "name = \"a\"\ntitle = \"a\"\n";
+
 /// The keys of every table, from the error about an unknown key.
 fn every_key() -> BTreeSet<String> {
-    let head = "name = \"a\"\ntitle = \"a\"\n";
     let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
     let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
     let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
@@ -308,6 +309,7 @@ fn every_key() -> BTreeSet<String> {
         ("[file_system]\nx = 1\n", ""),
         ("[file_system]\nkind = \"log\"\nx = 1\n", ""),
         ("[queue]\nx = 1\n", ""),
+        ("[queue.costs]\nx = 1\n", ""),
         ("[limit]\nx = 1\n", ""),
         ("[device]\nx = 1\n", ""),
         ("[device]\nkind = \"flash\"\nx = 1\n", ""),
@@ -353,7 +355,7 @@ fn every_key() -> BTreeSet<String> {
             ),
         ),
     ] {
-        let text = format!("{head}{world}{job}{rest}{judged}");
+        let text = format!("{HEAD}{world}{job}{rest}{judged}");
         let said = Experiment::parse("x.toml", &text, None).expect_err(&text).to_string();
         let (_, listed) = said.split_once("there are ").unwrap_or_else(|| panic!("{text}{said}"));
         let listed = listed.split(" (in variant").next().unwrap_or_default();

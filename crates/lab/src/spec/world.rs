@@ -20,8 +20,8 @@ use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
 use blockyard_sim::world::{
-    Config, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig, QueueMode, RamConfig,
-    WriteBack,
+    CallCosts, Config, DeviceConfig, ElevatorCosts, ElevatorLock, FsyncOrder, Housekeeping,
+    InterruptConfig, QueueMode, RamConfig, WriteBack,
 };
 
 use super::section::Section;
@@ -39,18 +39,19 @@ const PERCENT: RangeInclusive<u32> = 0..=100;
 
 /// Reads the world's sections of an experiment.
 pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
-    let (topology, costs, housekeeping) = machine(root)?;
+    let (topology, (costs, call_costs), housekeeping) = machine(root)?;
     let (cache, bio_sectors) = page_cache(root)?;
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
     let (device, interrupts) = device(root)?;
     let mapped = crypt::read(root, topology.cpus())?;
-    let (queue, elevator) = queue(root, &topology, &device)?;
+    let (queue, elevator, elevator_costs) = queue(root, &topology, &device)?;
     let stack = null::stack(root, &queue, &device)?;
     let limits = limits(root, &device)?;
     Ok(Config {
         topology,
         costs,
+        call_costs,
         cache,
         write_back,
         fs,
@@ -62,13 +63,16 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
         stack,
         queue,
         elevator,
+        elevator_costs,
         device,
         interrupts,
         seed: 0,
     })
 }
 
-fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeeping>), Error> {
+fn machine(
+    root: &mut Section<'_>,
+) -> Result<(Topology, (Costs, CallCosts), Option<Housekeeping>), Error> {
     let mut machine = root.part("machine")?;
     let topology = Topology {
         sockets: machine.number("sockets", 1..=16, 1)?,
@@ -91,9 +95,6 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         user: ns(&mut costs, "user_ns", 0)?,
         syscall: ns(&mut costs, "syscall_ns", 300)?,
         page: ns(&mut costs, "page_ns", 1_500)?,
-        direct_write: ns(&mut costs, "direct_write_ns", 0)?,
-        direct_write_page: ns(&mut costs, "direct_write_page_ns", 0)?,
-        verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
         submit: ns(&mut costs, "submit_ns", 2_000)?,
         issue: ns(&mut costs, "issue_ns", 2_000)?,
         interrupt: ns(&mut costs, "interrupt_ns", 3_000)?,
@@ -101,12 +102,17 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         governor: governor(&mut machine)?,
         shared_core_percent: shared_core(&mut machine, topology)?,
     };
+    let calls = CallCosts {
+        direct_write: ns(&mut costs, "direct_write_ns", 0)?,
+        direct_write_page: ns(&mut costs, "direct_write_page_ns", 0)?,
+        verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
+    };
     costs.finish()?;
     let every = us(&mut machine, "housekeeping_us", 0)?;
     let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
     machine.finish()?;
     let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
-    Ok((topology, read, housekeeping))
+    Ok((topology, (read, calls), housekeeping))
 }
 
 /// Reads the number of CPUs of a core, and their speed when both are busy.
@@ -237,7 +243,7 @@ fn queue(
     root: &mut Section<'_>,
     topology: &Topology,
     device: &DeviceConfig,
-) -> Result<(QueueConfig, ElevatorSpec), Error> {
+) -> Result<(QueueConfig, ElevatorSpec, ElevatorCosts), Error> {
     let mut section = root.part("queue")?;
     let text = section.text("elevator")?.unwrap_or("none");
     let elevator = ElevatorSpec::parse(text)
@@ -274,8 +280,28 @@ fn queue(
         tick: Nanos(section.number("tick_us", 0..=100_000, 0u64)?.saturating_mul(1000).max(1)),
         timeout: (timeout_ms > 0).then(|| Nanos::from_ms(timeout_ms)),
     };
+    let costs = elevator_costs(&mut section)?;
     section.finish()?;
-    Ok((read, elevator))
+    Ok((read, elevator, costs))
+}
+
+/// Reads the costs of the elevator, and its lock.
+fn elevator_costs(queue: &mut Section<'_>) -> Result<ElevatorCosts, Error> {
+    let locks = [
+        ("off", ElevatorLock::None),
+        ("queue", ElevatorLock::Queue),
+        ("hctx", ElevatorLock::HardwareQueue),
+    ];
+    let lock = queue.choice("lock", &locks)?;
+    let mut costs = queue.part("costs")?;
+    let step = ns(&mut costs, "step_ns", 0)?;
+    let contended = ns(&mut costs, "contended_ns", 0)?;
+    costs.finish()?;
+    if lock != ElevatorLock::None && step == Nanos(0) {
+        let what = "has no effect without queue.costs.step_ns, the work under the lock";
+        return Err(queue.wrong_key("lock", what));
+    }
+    Ok(ElevatorCosts { step, lock, contended })
 }
 
 /// Reads the limits of the rate.

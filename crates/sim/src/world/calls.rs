@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{
-    Call, DirectOp, FileId, Interface, Reaped, Returned, Task, Usage,
+    Call, Content, DirectOp, FileId, Interface, Reaped, Returned, Task, Usage,
 };
 
 use super::background::throttle;
-use super::config::{Config, FsyncOrder};
+use super::config::{CallCosts, Config, FsyncOrder};
 use super::devices::Devices;
 use super::files::{Files, pages};
 use super::in_flight::WritesUpTo;
 use super::machine::Machine;
-use super::thread::{Doing, Turn};
+use super::thread::{Direct, Doing, Turn};
 use super::threads::Threads;
 use super::trace::Wait;
 use crate::cache::{Lookup, PAGE_BYTES, ReadAhead};
@@ -78,7 +78,8 @@ fn next_call(
     let call = task.next(now, &Returned { status: Ok(()), reaped: &reaped, usage });
     let interface = task.interface();
     let own = own_time(&machine.config.costs, interface, &call);
-    let sums = Nanos(machine.config.costs.verify_kib.0 * task.take_summed_bytes() / 1024);
+    let summed_bytes = task.content().map_or(0, Content::take_summed_bytes);
+    let sums = Nanos(machine.config.call_costs.verify_kib.0 * summed_bytes / 1024);
     let caller = &mut machine.threads[thread];
     caller.unpaid_sums = caller.unpaid_sums + sums;
     let turn = make_call(machine, devices, (call, interface), (cpu, thread));
@@ -147,7 +148,7 @@ fn make_call(
         }
         Call::Close(_) => Turn::Run(costs.syscall),
         Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
-            let cost = cost_of_operation(costs, op, len_bytes);
+            let cost = cost_of_operation(&config.call_costs, op, len_bytes);
             prepare_direct(machine, thread, (id, op), file, (offset_bytes, len_bytes));
             if more {
                 return Turn::Run(cost);
@@ -157,12 +158,7 @@ fn make_call(
         Call::Commit => submit_direct(machine, devices, (cpu, thread), Nanos(0)),
         Call::Reap { at_least, at_most } => {
             threads.set(thread, Doing::Reap { at_least, at_most, until: None });
-            let has_enough = threads[thread].direct.ended.len() >= at_least as usize;
-            Turn::Run(match interface {
-                Interface::Sync => Nanos(0),
-                Interface::Ring if has_enough => Nanos(0),
-                Interface::Aio | Interface::Ring => costs.syscall,
-            })
+            Turn::Run(cost_of_reap(costs, interface, &threads[thread].direct, at_least))
         }
         Call::ReapBefore(until) => {
             let until = Some(until);
@@ -387,8 +383,17 @@ fn prepare_direct(
     }
 }
 
+/// Cost of the call that reaps, if it is one.
+fn cost_of_reap(costs: &Costs, interface: Interface, direct: &Direct, at_least: u32) -> Nanos {
+    match interface {
+        Interface::Sync => Nanos(0),
+        Interface::Ring if direct.ended.len() >= at_least as usize => Nanos(0),
+        Interface::Aio | Interface::Ring | Interface::Nowhere => costs.syscall,
+    }
+}
+
 /// Cost of a direct operation in addition to that of a read.
-fn cost_of_operation(costs: &Costs, op: DirectOp, len_bytes: u64) -> Nanos {
+fn cost_of_operation(costs: &CallCosts, op: DirectOp, len_bytes: u64) -> Nanos {
     match op {
         DirectOp::Write => {
             costs.direct_write + Nanos(costs.direct_write_page.0 * len_bytes.div_ceil(PAGE_BYTES))

@@ -26,12 +26,25 @@ pub struct Outcome {
     pub causes: Causes,
 }
 
+/// Times of an elevator's work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ElevatorCounters {
+    /// CPU time of the work.
+    pub busy: Nanos,
+    /// CPU time of waits for the lock.
+    pub lock_waits: Nanos,
+    /// Number of these waits.
+    pub waiters: u64,
+}
+
 /// Causes of a run's time.
-// 16 fields: each is one cause that the lab prints.
+// 17 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Causes {
     /// Counters of the queue.
     pub queue: mq::Counters,
+    /// Times of the elevator's work.
+    pub elevator: ElevatorCounters,
     /// Counters of a spinning disk.
     pub disk: Option<DiskCounters>,
     /// Issued sectors.

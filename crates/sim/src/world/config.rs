@@ -1,5 +1,6 @@
 //! Configuration of a simulated world.
 
+mod elevator;
 mod interrupts;
 mod mapped;
 mod null;
@@ -19,18 +20,21 @@ use crate::device::flash::{Flash, FlashConfig};
 use crate::device::memory::{Memory, MemoryConfig};
 use crate::fs::FsConfig;
 
+pub use elevator::{ElevatorCosts, ElevatorLock};
 pub use interrupts::InterruptConfig;
 pub use mapped::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
 
 /// A world, from the top down.
-// 16 fields: one for each layer that an experiment may set.
+// 18 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.
     pub topology: Topology,
     /// CPU costs.
     pub costs: Costs,
+    /// Further costs of calls.
+    pub call_costs: CallCosts,
     /// Page cache.
     pub cache: CacheConfig,
     /// Write-back threads.
@@ -54,12 +58,26 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Its elevator.
     pub elevator: ElevatorSpec,
+    /// Costs of the elevator.
+    pub elevator_costs: ElevatorCosts,
     /// Device below the queue.
     pub device: DeviceConfig,
     /// Interrupts of the device.
     pub interrupts: InterruptConfig,
     /// Seed of the world's random numbers; programs have their own.
     pub seed: u64,
+}
+
+/// Costs of calls that only some programs make.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallCosts {
+    /// A direct write more than a direct read: locks, times of the file, the page cache's copies,
+    /// accounting.
+    pub direct_write: Nanos,
+    /// Each of its pages.
+    pub direct_write_page: Nanos,
+    /// A checksum of a program, per KiB of its data.
+    pub verify_kib: Nanos,
 }
 
 /// Periodic other work of a CPU: ticks, timers, other threads.

@@ -41,11 +41,11 @@ use self::machine::Machine;
 use self::thread::{Doing, Kind, Turn};
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
-pub use causes::{Causes, CryptCauses, NullCauses, Outcome, Spread};
+pub use causes::{Causes, CryptCauses, ElevatorCounters, NullCauses, Outcome, Spread};
 pub use config::{
-    Below, CompletionRule, Config, Cryptd, DeviceConfig, FsyncOrder, Housekeeping, InterruptConfig,
-    IrqMode, MappedConfig, MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig,
-    StackCosts, WriteBack,
+    Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig, ElevatorCosts, ElevatorLock,
+    FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig, MappedCosts, NullConfig,
+    PagesConfig, QueueMode, RamConfig, StackConfig, StackCosts, WriteBack,
 };
 pub use trace::{Event, Observer, Role, Wait};
 

@@ -38,9 +38,6 @@ fn costs() -> Costs {
         user: Nanos(0),
         syscall: Nanos(500),
         page: Nanos(2_000),
-        direct_write: Nanos(0),
-        direct_write_page: Nanos(0),
-        verify_kib: Nanos(0),
         submit: Nanos(1_000),
         issue: Nanos(1_000),
         interrupt: Nanos(2_000),
@@ -77,6 +74,7 @@ pub(super) fn config(elevator: &str) -> Config {
     Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
         costs: costs(),
+        call_costs: CallCosts::default(),
         cache: CacheConfig {
             memory_bytes: 64 << 20,
             dirty_ratio_percent: 20,
@@ -106,6 +104,7 @@ pub(super) fn config(elevator: &str) -> Config {
             ..QueueConfig::of(elevator.elevator.generation)
         },
         elevator,
+        elevator_costs: ElevatorCosts::default(),
         device: disk(),
         interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },
         seed: 1,

@@ -206,7 +206,7 @@ impl Reader<'_> {
             }
             "ioengine" => {
                 section.engine = known::engine(value)?;
-                section.job.submission.set_engine(section.engine);
+                section.job.submission.interface = section.engine.interface();
                 Ok(())
             }
             "size" | "offset" | "offset_increment" | "io_size" | "io_limit" => {

@@ -23,8 +23,9 @@ impl Engine {
     pub(super) fn interface(self) -> Interface {
         match self {
             Waiting => Interface::Sync,
-            Asynchronous | Null => Interface::Aio,
+            Asynchronous => Interface::Aio,
             Ring => Interface::Ring,
+            Null => Interface::Nowhere,
         }
     }
 }

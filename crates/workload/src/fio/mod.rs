@@ -554,24 +554,10 @@ impl Task for FioTask {
         }
     }
 
-    fn goes_nowhere(&self) -> bool {
-        match self {
-            Self::Thread(thread) => thread.goes_nowhere(),
-            Self::SetUp(_) => false,
-        }
-    }
-
     fn interface(&self) -> Interface {
         match self {
             Self::Thread(thread) => thread.interface(),
             Self::SetUp(_) => Interface::default(),
-        }
-    }
-
-    fn take_summed_bytes(&mut self) -> u64 {
-        match self {
-            Self::Thread(thread) => thread.take_summed_bytes(),
-            Self::SetUp(_) => 0,
         }
     }
 

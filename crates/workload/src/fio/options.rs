@@ -224,7 +224,7 @@ fn depth(text: &str) -> Result<u32, String> {
 /// The suffix after the colon is the leap of a sequential job, or the random interval of a random
 /// one.
 fn set_engine(job: &mut Job, text: &str) -> Result<(), String> {
-    job.submission.set_engine(known::engine(text)?);
+    job.submission.interface = known::engine(text)?.interface();
     Ok(())
 }
 

@@ -741,16 +741,8 @@ impl Task for Thread {
         if has_bytes { Some(self) } else { None }
     }
 
-    fn goes_nowhere(&self) -> bool {
-        self.job.submission.goes_nowhere
-    }
-
     fn interface(&self) -> Interface {
         self.job.submission.interface
-    }
-
-    fn take_summed_bytes(&mut self) -> u64 {
-        std::mem::take(&mut self.progress.summed_bytes)
     }
 
     fn counts_errors(&self) -> bool {

@@ -165,6 +165,9 @@ impl Adios {
         entry.predicted = self.models[kind].predict(entry.bytes);
         let deadline = entry.inserted + self.targets[kind] + entry.predicted;
         self.by_deadline.insert(id, Sector(deadline.0));
+        // The entry, and the model of its kind.
+        requests.visit(2);
+        requests.search(self.by_deadline.len());
     }
 
     fn update(&mut self, now: Nanos) {
@@ -187,6 +190,8 @@ impl Adios {
             if self.is_next_ready && is_full {
                 break;
             }
+            requests.search(self.by_deadline.len());
+            requests.visit(2);
             self.by_deadline.remove(id);
             self.pages[page][kind].push_back(id);
             self.predicted = predicted;
@@ -235,6 +240,7 @@ impl Elevator for Adios {
             self.current = 1 - self.current;
             self.is_next_ready = false;
         }
+        requests.visit(KINDS as u32);
         let id = self.pages[self.current].iter_mut().find_map(Fifo::pop_front)?;
         self.entries[id.index()].dispatched = now;
         self.batched -= 1;
@@ -250,6 +256,8 @@ impl Elevator for Adios {
         let model = &mut self.models[kind_of(requests[request].op)];
         model.learn(now, entry.bytes, now.since(entry.dispatched), entry.predicted);
         self.update_at.get_or_insert(now + model::INTERVAL);
+        // The entry, the model, and its next update.
+        requests.visit(3);
     }
 
     fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}

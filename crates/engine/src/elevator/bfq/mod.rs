@@ -56,6 +56,7 @@ use crate::priority::Priority;
 use crate::request::{Request, RequestId, Requests};
 use crate::slab::Slab;
 use crate::time::Nanos;
+use crate::visits::Visits;
 
 use classes::Classes;
 use hardware::Hardware;
@@ -91,7 +92,7 @@ enum Blocked {
 }
 
 /// The bfq policy.
-// 15 fields: the kernel's `bfq_data`, and facts about the last dispatch.
+// 16 fields: the kernel's `bfq_data`, facts about the last dispatch, and its work.
 #[derive(Debug)]
 struct Bfq {
     settings: Settings,
@@ -116,6 +117,7 @@ struct Bfq {
     last_position: Option<Sector>,
     /// Result of the last dispatch call; the next event clears it.
     blocked: Option<Blocked>,
+    visits: Visits,
 }
 
 impl Bfq {
@@ -136,6 +138,7 @@ impl Bfq {
             rate: PeakRate::new(settings.rotational),
             last_position: None,
             blocked: None,
+            visits: Visits::default(),
         }
     }
 
@@ -201,6 +204,8 @@ impl Bfq {
     /// Selects the queue that may dispatch now; `None` while the disk idles for the one in service
     /// (`bfq_select_queue`).
     fn select_queue(&mut self, now: Nanos, requests: &Requests) -> Option<BfqqId> {
+        // The queue in service and its time.
+        self.visits.visit(2);
         if let Some(turn) = &self.turn {
             let queue = self.queue(turn.queue);
             let is_empty = queue.waiting.is_empty();
@@ -218,6 +223,9 @@ impl Bfq {
                 self.end_turn(now, requests, Ended::NoMoreRequests);
             }
         }
+        // The classes, and the tree of the first.
+        self.visits.visit(3);
+        self.visits.search(self.classes.busy() as usize);
         let id = self.classes.next(now)?;
         self.begin_turn(now, id);
         Some(id)
@@ -257,6 +265,10 @@ impl Elevator for Bfq {
         let queue = self.queues.at(id.0);
         queue.pattern.came(now, rq, self.settings.slice_idle, self.settings.rotational);
         queue.waiting.add(request, requests, head);
+        // The queue, the entry, the pattern and its weight; the list and the next request.
+        self.visits.visit(6);
+        self.visits.search(self.sync_queues.len());
+        self.visits.search(queue.waiting.len());
         self.waiting += 1;
         self.end_raising_of_seeker(id);
         if !self.queue(id).is_busy {
@@ -264,6 +276,7 @@ impl Elevator for Bfq {
         }
         self.end_waiting_for(now, requests, id);
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
     }
 
     fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
@@ -299,11 +312,13 @@ impl Elevator for Bfq {
             assert!(idle.is_some() || self.in_flight > 0, "something will go on");
             return None;
         };
+        self.visits.visit(1);
         let overdue = self.overdue_request(now, id);
         let request = overdue.or(self.queue(id).waiting.next());
         let request = request.expect("a selected queue is not empty");
         self.take(now, request, requests);
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
         Some(request)
     }
 
@@ -318,6 +333,8 @@ impl Elevator for Bfq {
         let id = self.entry(request).queue;
         self.in_flight -= 1;
         self.rate.completed(now);
+        // The depth of the device, the entry, the rate, the queue, its pattern and its weight.
+        self.visits.visit(6);
         let queue = self.queues.at(id.0);
         queue.dispatched -= 1;
         queue.pattern.ended(now);
@@ -334,6 +351,7 @@ impl Elevator for Bfq {
             self.free_if_finished(id);
         }
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
     }
 
     fn exit_context(&mut self, now: Nanos, requests: &Requests, io_context: IoContext) {

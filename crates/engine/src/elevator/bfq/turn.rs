@@ -92,6 +92,9 @@ impl Bfq {
         self.waiting -= 1;
         self.in_flight += 1;
         let queue = self.queues.at(id.0);
+        // The turn, the rate, the charge and the weight; the list, the tree and the next request.
+        self.visits.visit(6);
+        self.visits.search(queue.waiting.len());
         queue.waiting.remove(request, requests, self.settings.backward);
         queue.dispatched += 1;
         self.classes.served(queue, sectors);
@@ -140,6 +143,9 @@ impl Bfq {
     fn end_turn_at(&mut self, now: Nanos, worked_until: Nanos, requests: &Requests, reason: Ended) {
         let turn = self.turn.take().expect("a queue is in service");
         let id = turn.queue;
+        // Its time, its budget, its weight and its class, where it enters or leaves a tree.
+        self.visits.visit(4);
+        self.visits.search(self.classes.busy() as usize);
         self.charge_time(id, worked_until.since(turn.began), reason);
         self.renew_budget(id, requests, reason);
         let slice_idle = self.settings.slice_idle;
@@ -229,6 +235,10 @@ impl Bfq {
             .pattern
             .last_completion
             .is_none_or(|last| now <= last + Nanos(3 * self.settings.slice_idle.0));
+        // Its budget, its weight and its class, the tree that it enters and the one that it left.
+        self.visits.visit(4);
+        self.visits.search(self.classes.busy() as usize);
+        self.visits.search(self.classes.busy() as usize);
         let queue = self.queue(id);
         let left = queue.entity.budget_left();
         let resumes = queue.awaits_request && in_time && left > 0;

@@ -48,10 +48,12 @@ impl Cfq {
             return;
         }
         if let Some((level, _)) = before {
+            self.visits.search(self.positions[usize::from(level)].len());
             self.positions[usize::from(level)].remove(in_tree(id));
         }
         if let Some((level, sector)) = wanted {
             self.positions[usize::from(level)].insert(in_tree(id), sector);
+            self.visits.search(self.positions[usize::from(level)].len());
         }
     }
 

@@ -61,6 +61,7 @@ use crate::priority::Priority;
 use crate::request::{RequestId, Requests};
 use crate::slab::Slab;
 use crate::time::Nanos;
+use crate::visits::Visits;
 
 use context::Contexts;
 use depth::Hardware;
@@ -91,7 +92,7 @@ enum Blocked {
 }
 
 /// The cfq policy.
-// 15 fields: the kernel's `cfq_data`, and facts about the last dispatch.
+// 16 fields: the kernel's `cfq_data`, facts about the last dispatch, and its work.
 #[derive(Debug)]
 pub struct Cfq {
     settings: Settings,
@@ -117,6 +118,7 @@ pub struct Cfq {
     last_delayed_sync: Option<Nanos>,
     /// Result of the last dispatch call; the next event clears it.
     blocked: Option<Blocked>,
+    visits: Visits,
 }
 
 impl Cfq {
@@ -137,6 +139,7 @@ impl Cfq {
             last_position: Sector(0),
             last_delayed_sync: None,
             blocked: None,
+            visits: Visits::default(),
         }
     }
 
@@ -159,6 +162,8 @@ impl Cfq {
     /// (`cfq_select_queue`).
     fn select_queue(&mut self, now: Nanos) -> Option<CfqqId> {
         let mut next = None;
+        // The active queue.
+        self.visits.visit(1);
         if let Some(slice) = &self.active {
             let id = slice.queue;
             if !slice.is_used(now) {
@@ -166,6 +171,8 @@ impl Cfq {
                     return Some(id);
                 }
                 let is_idling = slice.idle_until.is_some();
+                // The queues next to the head, and the rules of idling.
+                self.visits.visit(3);
                 next = self.close_cooperator(now, id);
                 if let Some(other) = next {
                     self.setup_merge(id, other);
@@ -208,19 +215,27 @@ impl Elevator for Cfq {
         let deadline = now + self.settings.fifo_expire(rq.sync);
         self.set_entry(request, Entry { queue: id, context: arrival.context, deadline });
         let head = self.head();
-        self.queues.at(id.0).waiting.add(request, requests, head);
+        let waiting = &mut self.queues.at(id.0).waiting;
+        waiting.add(request, requests, head);
+        // The submitter, its think time and its queue; the entry; the list, the tree and the next
+        // request.
+        self.visits.visit(6);
+        self.visits.search(waiting.len());
         self.waiting += 1;
         if self.queue(id).place.is_none() {
             self.add_busy(now, id);
         }
         self.update_position(id);
         self.note_request(now, arrival, requests);
+        // The seeks of the queue, think times of its tree, its idle window, and the active queue.
+        self.visits.visit(4);
         if let Some(slice) = self.active.as_mut().filter(|slice| slice.queue == id) {
             slice.idle_until = None; // it came in time
         } else if self.should_preempt(now, id, rq) {
             self.preempt(now, id);
         }
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
     }
 
     fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
@@ -259,12 +274,15 @@ impl Elevator for Cfq {
             assert!(idle_until.is_some() || self.in_flight != [0; 2], "something will go on");
             return None;
         };
+        // The limits of the device, the oldest request, and the quota.
+        self.visits.visit(3);
         let request = self.overdue_request(now, id);
         let request =
             request.or(self.queue(id).waiting.next()).expect("a selected queue is not empty");
         self.take(request, requests);
         self.end_slice_by_quota(now, id);
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
         Some(request)
     }
 
@@ -277,6 +295,8 @@ impl Elevator for Cfq {
     fn completed(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
         self.end_idling(now);
         self.watch_hardware();
+        // The depth of the device, the entry, its queue, the submitter and its think times.
+        self.visits.visit(6);
         let Entry { queue: id, context, deadline } = self.entry(request);
         let rq = &requests[request];
         self.in_flight[usize::from(rq.sync)] -= 1;
@@ -293,6 +313,7 @@ impl Elevator for Cfq {
             self.free_if_unused(id);
         }
         self.blocked = None;
+        requests.take_visits(&mut self.visits);
     }
 
     fn exit_context(&mut self, now: Nanos, _: &Requests, io_context: IoContext) {

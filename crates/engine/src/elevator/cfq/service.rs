@@ -189,6 +189,7 @@ impl Cfq {
     pub(super) fn remove_busy(&mut self, id: CfqqId) {
         let queue = self.queues.at(id.0);
         let place = queue.place.take().expect("a busy queue has a place");
+        self.visits.search(self.service.trees[place.tree].queues.len());
         self.service.busy -= 1;
         self.service.busy_sync -= u32::from(queue.sync);
         self.service.trees[place.tree].queues.remove(&place.key);
@@ -226,16 +227,22 @@ impl Cfq {
             if (place.tree, place.key.0) == (tree, key) {
                 return;
             }
+            self.visits.search(self.service.trees[place.tree].queues.len());
             self.service.trees[place.tree].queues.remove(&place.key);
         }
         let key = (key, self.service.insertions);
         self.service.insertions += 1;
         queue.place = Some(Place { tree, key });
         self.service.trees[tree].queues.insert(key, id);
+        // The other classes' queues count for its key.
+        self.visits.visit(KINDS.len() as u32);
+        self.visits.search(self.service.trees[tree].queues.len());
     }
 
     /// The next queue. There is one: requests wait, and no queue is active.
     pub(super) fn first_queue(&mut self, now: Nanos) -> CfqqId {
+        // The first queue of each tree.
+        self.visits.visit(self.service.trees.len() as u32);
         let tree = self.choose_workload(now);
         let first = self.service.trees[tree].queues.first_key_value();
         *first.expect("the workload has a queue").1

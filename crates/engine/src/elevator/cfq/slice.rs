@@ -66,6 +66,9 @@ impl Cfq {
         slice.io_context.get_or_insert(rq.origin.io_context);
         slice.dispatched += 1;
         let queue = self.queues.at(slice.queue.0);
+        // The slice and its queue; the list, the tree and the next request.
+        self.visits.visit(4);
+        self.visits.search(queue.waiting.len());
         queue.waiting.remove(request, requests, self.settings.backward);
         queue.dispatched += 1;
         self.waiting -= 1;
@@ -89,6 +92,8 @@ impl Cfq {
     /// `cfq_completed_request`). In 2.6.30 there is no idling after a request with `REQ_NOIDLE`;
     /// later the flag counts in [`Cfq::note_request`].
     pub(super) fn active_completed(&mut self, now: Nanos, id: CfqqId, noidle: bool) {
+        // The slice, and the rules of idling.
+        self.visits.visit(3);
         if self.active.as_ref().is_some_and(|slice| slice.end.is_none()) {
             let length = self.scaled_slice(id);
             let slice = self.active.as_mut().expect("a queue is active");
@@ -116,6 +121,7 @@ impl Cfq {
     /// the place are our choice; the kernel sorts that queue in anew, with a whole slice left.)
     pub(super) fn expire_slice(&mut self, now: Nanos, taken_away: bool) {
         let Some(slice) = self.active.take() else { return };
+        self.visits.visit(2);
         let id = slice.queue;
         let had_turn = slice.dispatched > 0;
         if taken_away && had_turn {

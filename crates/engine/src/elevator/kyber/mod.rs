@@ -159,14 +159,17 @@ impl Kyber {
 
     /// Takes a request of the current domain (`kyber_dispatch_cur_domain`).
     fn take(&mut self, requests: &Requests) -> Option<RequestId> {
+        requests.visit(1);
         if !self.domains[self.current].may_dispatch() {
             return None;
         }
         if self.domains[self.current].ready.is_empty() {
             self.make_ready(self.current, requests);
+            requests.visit(self.by_cpu.len() as u32);
         }
         let domain = &mut self.domains[self.current];
         domain.used += 1;
+        requests.visit(1);
         self.batching += 1;
         domain.ready.pop_front()
     }
@@ -193,6 +196,7 @@ impl Elevator for Kyber {
         }
         self.clocks[request.index()].inserted = now;
         self.domains[domain_of(requests[request].op)].staged.push_back(request);
+        requests.visit(2);
         self.waiting += 1;
     }
 
@@ -229,6 +233,8 @@ impl Elevator for Kyber {
         let domain = domain_of(requests[request].op);
         self.domains[domain].used -= 1;
         self.control.add(domain, now, self.clocks[request.index()]);
+        // The tokens, the clocks, and the histograms of both times.
+        requests.visit(4);
     }
 
     fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}

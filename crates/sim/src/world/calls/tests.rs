@@ -103,8 +103,8 @@ fn direct_write_costs_more_than_a_read_by_its_pages() {
     };
     let (read, write) = both(&config, "4k");
     assert_eq!(read, write, "the control: without the costs there is no difference");
-    config.costs.direct_write = Nanos(700);
-    config.costs.direct_write_page = Nanos(50);
+    config.call_costs.direct_write = Nanos(700);
+    config.call_costs.direct_write_page = Nanos(50);
     assert_eq!(both(&config, "4k"), (read, read + 750));
     assert_eq!(both(&config, "64k"), (read, read + 700 + 16 * 50));
     let batched = "rw=write bs=4k iodepth=8 iodepth_batch=8 iodepth_batch_complete=8";
@@ -114,12 +114,12 @@ fn direct_write_costs_more_than_a_read_by_its_pages() {
 #[test]
 fn verification_takes_user_time_for_each_byte_written_and_read_back() {
     let mut config = immediate();
-    config.costs.verify_kib = Nanos(250);
+    config.call_costs.verify_kib = Nanos(250);
     let user = |verify: &str| job(&config, &format!("rw=write bs=8k verify={verify}")).usage.user;
     // Once for the write, and once for the check.
     assert_eq!(user("crc32c"), Nanos(2 * IOS * 8 * 250));
     assert_eq!(user("crc32c do_verify=0"), Nanos(IOS * 8 * 250));
     assert_eq!(user("null"), Nanos(0), "nothing is summed up");
-    config.costs.verify_kib = Nanos(0);
+    config.call_costs.verify_kib = Nanos(0);
     assert_eq!(job(&config, "rw=write bs=8k verify=crc32c").usage.user, Nanos(0));
 }

@@ -51,7 +51,7 @@ pub enum Below {
 pub enum Cryptd {
     /// None.
     Never,
-    /// Those of an interrupt that finds a cipher on its CPU: the vector registers are in use
+    /// Ciphers of an interrupt that finds one on its CPU: the vector registers are in use
     /// (`crypto_simd_usable`).
     Busy,
     /// All: the cipher is asynchronous.

@@ -2,6 +2,7 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::mq::{Issue, Submitted};
+use blockyard_engine::time::Nanos;
 
 use super::super::actions::{Action, Context};
 use super::super::in_flight::Out;
@@ -91,6 +92,7 @@ impl Devices {
     /// Runs the queue; ended bios return to their owners.
     pub(super) fn run_queue(&mut self, machine: &mut Machine<'_>, by: Context) {
         self.block.dispatch(machine.threads.now(), &mut self.scratch.issues);
+        self.pay_elevator(machine, by);
         if !self.scratch.issues.is_empty() {
             self.hand_out_issues(machine, by);
         }
@@ -103,6 +105,22 @@ impl Devices {
         }
         if !self.scratch.unparked.is_empty() {
             self.bios.wake_parked(&mut machine.threads, &mut self.scratch.unparked);
+        }
+    }
+
+    /// The context pays for the elevator's work since the last call.
+    fn pay_elevator(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let now = machine.threads.now();
+        let unpaid = match by {
+            Context::Thread(_, thread) => machine.threads[thread].pending.deferred,
+            Context::Interrupt(_) => Nanos(0),
+        };
+        let steps = self.block.queue().steps();
+        let cost = self.elevator.take(steps, now + unpaid, 0);
+        match by {
+            _ if cost == Nanos(0) => {}
+            Context::Thread(_, thread) => machine.threads[thread].defer_cost(cost),
+            Context::Interrupt(cpu) => drop(machine.threads.charge(cpu, cost)),
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod bios;
 mod dm;
+mod elevator;
 mod interrupts;
 mod io;
 mod null;
@@ -25,6 +26,7 @@ use blockyard_engine::time::{Nanos, earlier};
 
 use self::bios::Bios;
 use self::dm::Mapped;
+use self::elevator::ElevatorWork;
 use self::interrupts::Submitters;
 use self::null::Null;
 use self::throttled::Throttled;
@@ -59,6 +61,7 @@ pub(super) struct Devices {
     throttled: Option<Throttled>,
     /// Stays empty if the back end is a null device.
     block: BlockDevice<Box<dyn Device>>,
+    elevator: ElevatorWork,
     bios: Bios,
     submitters: Submitters,
     /// Actions of interrupts, after their cost is paid.
@@ -87,7 +90,8 @@ impl Devices {
         let backend = match (&config.device, &config.mapped) {
             (DeviceConfig::Null(null), _) => {
                 let stack = config.stack.as_ref();
-                let null = Null::new(null, stack, config.queue, &config.elevator);
+                let work = ElevatorWork::new(config.elevator_costs, hw_queues(config));
+                let null = Null::new(null, stack, config.queue, (&config.elevator, work));
                 Backend::Null(Box::new(null))
             }
             (_, Some(mapped)) => {
@@ -101,6 +105,7 @@ impl Devices {
             backend,
             throttled: Throttled::new(config.limits),
             block: BlockDevice::new(queue, &config.elevator, config.device.build()),
+            elevator: ElevatorWork::new(config.elevator_costs, 1),
             bios: Bios::default(),
             submitters: Submitters::default(),
             interrupts: EventHeap::default(),
@@ -240,13 +245,20 @@ impl Devices {
     pub(super) fn add_causes(&mut self, threads: &Threads<'_>, causes: &mut Causes) {
         causes.queue = *self.block.queue().counters();
         causes.disk = self.block.device().disk_counters();
+        causes.elevator = self.elevator.counters();
         match &self.backend {
             Backend::Queue => {}
             Backend::Mapped(mapped) => causes.crypt = Some(mapped.causes()),
             Backend::Null(null) => {
                 causes.queue = null.counters();
+                causes.elevator = null.elevator_counters();
                 causes.null = Some(null.causes(threads));
             }
         }
     }
+}
+
+/// Hardware queues of the queue with the elevator.
+fn hw_queues(config: &Config) -> u16 {
+    config.stack.map_or(config.queue.hw_queues, |stack| stack.upper.hw_queues)
 }

@@ -93,7 +93,7 @@ impl Job {
         if sum == Sum::Pattern && self.verify.pattern.is_none() {
             return refuse("verify", "is pattern, and needs verify_pattern, as in 0xaa55".into());
         }
-        if self.submission.goes_nowhere {
+        if self.submission.interface == Interface::Nowhere {
             return refuse("verify", "cannot read data back from ioengine=null".into());
         }
         let chunk_bytes = self.verify.interval_bytes.unwrap_or(self.shape.min_bytes());

@@ -3,7 +3,6 @@
 use blockyard_engine::priority::Priority;
 
 use super::super::command_priority::CommandPriority;
-use super::super::known::Engine;
 use crate::program::Interface;
 
 /// Numbers of requests that a call submits or reaps, of direct I/O.
@@ -51,8 +50,6 @@ pub struct Submission {
     pub batching: Batching,
     /// `ioengine`: system calls of direct requests.
     pub interface: Interface,
-    /// `ioengine=null`: requests go to no device, so the job measures the generator.
-    pub goes_nowhere: bool,
     /// `prioclass` and `prio`: priority of the clones (`ionice`); `None`: the default.
     pub priority: Option<Priority>,
     /// `cmdprio_percentage` and its like: priorities of single requests.
@@ -70,19 +67,10 @@ impl Default for Submission {
             iodepth: 1,
             batching: Batching::default(),
             interface: Interface::default(),
-            goes_nowhere: false,
             priority: None,
             command: CommandPriority::default(),
             fsync_every: 0,
             end_fsync: false,
         }
-    }
-}
-
-impl Submission {
-    /// Sets what an engine decides.
-    pub(in super::super) fn set_engine(&mut self, engine: Engine) {
-        self.interface = engine.interface();
-        self.goes_nowhere = engine == Engine::Null;
     }
 }

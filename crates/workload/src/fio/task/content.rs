@@ -36,4 +36,8 @@ impl Content for Thread {
             }
         }
     }
+
+    fn take_summed_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.progress.summed_bytes)
+    }
 }

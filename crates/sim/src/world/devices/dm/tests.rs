@@ -14,7 +14,8 @@ use crate::cpu::Topology;
 use crate::memory::MemoryConfig;
 use crate::world::tests::{US, config as world};
 use crate::world::{
-    Below, Config, CryptCauses, Cryptd, MappedConfig, MappedCosts, Outcome, PagesConfig, run,
+    Below, Config, CryptCauses, Cryptd, ElevatorCosts, ElevatorCounters, MappedConfig, MappedCosts,
+    Outcome, PagesConfig, run,
 };
 
 const KIB: u64 = 1024;
@@ -405,7 +406,7 @@ fn worker_of_high_priority_preempts_the_submitter() {
     assert!(high > 2 * fair, "{high} and {fair} switches");
 }
 
-/// One operation at a time over memory, with a cipher that always takes the same time.
+/// A single operation at a time over memory, with a cipher that always takes the same time.
 fn alone(kib: u64, reads_percent: u64, change: impl FnOnce(&mut MappedConfig)) -> Outcome {
     let mut config = config("inline", "none", Below::Memory { ns_per_kib: 0 });
     let mapped = config.mapped.as_mut().unwrap();
@@ -488,4 +489,29 @@ fn interrupt_that_finds_a_cipher_leaves_its_own_to_cryptd() {
     assert!((10..110).contains(&some), "{some} of about 100 reads");
     assert_eq!(by_cryptd(100, Cryptd::Busy), 0, "nothing to find without writes");
     assert_eq!(by_cryptd(50, Cryptd::Never), 0, "the control");
+}
+
+/// The CPUs are busy for the elevator's work, and for nothing else in addition.
+#[test]
+fn work_of_an_elevator_is_busy_time_of_threads_and_interrupts() {
+    let of = |elevator: &str, step| {
+        let mut config = config("A", elevator, Below::Queue);
+        config.mapped = None;
+        config.elevator_costs = ElevatorCosts { step: Nanos(step), ..config.elevator_costs };
+        outcome(&config, Load { jobs: 1, each: 40, depth: 1, kib: 4, reads_percent: 50 })
+    };
+    let mut before = Nanos(0);
+    for elevator in ["none", "noop", "deadline", "cfq"] {
+        let free = of(elevator, 0);
+        let paid = of(elevator, 30);
+        let work = paid.causes.elevator.busy;
+        assert_eq!(free.causes.elevator, ElevatorCounters::default(), "the control: {elevator}");
+        // A few steps, of the exit of the thread, follow the end of the program.
+        let after_end = work.0 - (paid.cpu_busy.0 - free.cpu_busy.0);
+        assert!(after_end <= 10 * 30, "{elevator}: {after_end} ns after the end");
+        assert!(work > before, "{elevator}: {work:?} over {before:?}");
+        let twice = of(elevator, 60).causes.elevator.busy.0;
+        assert!(twice.abs_diff(2 * work.0) * 50 <= twice, "{elevator}: {twice} and {work:?}");
+        before = work;
+    }
 }

@@ -128,24 +128,34 @@ impl Null {
         let now = machine.threads.now();
         match &mut self.queues {
             Queues::Bios => {}
-            Queues::One(queue) => {
-                let mut issues = std::mem::take(&mut self.issues);
-                queue.dispatch(now, &mut issues);
-                issues.drain(..).for_each(|issue| self.give(machine, by, issue));
-                self.issues = issues;
-            }
+            Queues::One(_) => self.run_one(machine, by),
             Queues::Stacked(queue) => {
                 let mut dispatched = std::mem::take(&mut self.dispatched);
                 let before = queue.counters().clones;
                 queue.dispatch(now, by.cpu.0, &mut dispatched);
                 let clones = queue.counters().clones - before;
                 let costs = self.stack.expect("it is what makes it stacked").costs;
+                self.pay_elevator(&mut machine.threads, by.cpu);
                 self.lock_paths(&mut machine.threads, clones, &costs);
                 dispatched.drain(..).for_each(|what| self.dispatched(machine, by, what));
                 self.dispatched = dispatched;
             }
         }
         self.deliver(machine);
+    }
+
+    /// Dispatches from the device's only queue. A completion may let the elevator dispatch more.
+    fn run_one(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let mut issues = std::mem::take(&mut self.issues);
+        while let Queues::One(queue) = &mut self.queues {
+            queue.dispatch(machine.threads.now(), &mut issues);
+            self.pay_elevator(&mut machine.threads, by.cpu);
+            if issues.is_empty() {
+                break;
+            }
+            issues.drain(..).for_each(|issue| self.give(machine, by, issue));
+        }
+        self.issues = issues;
     }
 
     /// The worker of a path's hardware queue runs it.
@@ -243,6 +253,7 @@ impl Null {
             Queues::Bios => unreachable!("bios are no requests"),
             Queues::One(queue) => {
                 queue.complete(machine.threads.now(), issue.tag, BlkStatus::Ok);
+                self.pay_elevator(&mut machine.threads, by.cpu);
             }
             Queues::Stacked(queue) => match queue.config().stacking.complete_by {
                 CompleteBy::Here => self.original_ends(machine, by, issue),

@@ -37,10 +37,11 @@ use blockyard_engine::time::Nanos;
 use crate::cpu::{CpuId, ThreadId};
 use crate::heap::EventHeap;
 
-use super::super::causes::NullCauses;
+use super::super::causes::{ElevatorCounters, NullCauses};
 use super::super::config::{NullConfig, QueueMode, StackConfig, StackCosts};
 use super::super::threads::Threads;
 use super::bios::Bios;
+use super::elevator::ElevatorWork;
 use workers::Workers;
 
 /// The only path of a stacked queue.
@@ -92,12 +93,14 @@ struct SoftirqOfCpu {
 }
 
 /// The device.
-// 16 fields: the null device, its queues, and the threads and interrupts that run them.
+// 17 fields: the null device, its queues, and the threads and interrupts that run them.
 pub(in crate::world) struct Null {
     config: NullConfig,
     stack: Option<StackConfig>,
     queue: QueueConfig,
     queues: Queues,
+    /// Work of the elevator, which is that of the upper queue if there is one.
+    work: ElevatorWork,
     workers: Workers,
     softirqs: Vec<SoftirqOfCpu>,
     interrupts: EventHeap<Interrupt>,
@@ -121,7 +124,7 @@ impl Null {
         config: &NullConfig,
         stack: Option<&StackConfig>,
         queue: QueueConfig,
-        elevator: &ElevatorSpec,
+        (elevator, work): (&ElevatorSpec, ElevatorWork),
     ) -> Self {
         let queues = match (stack, config.queue_mode) {
             (Some(stack), _) => {
@@ -140,6 +143,7 @@ impl Null {
             stack: stack.copied(),
             queue,
             queues,
+            work,
             workers: Workers::new(queue.cpus),
             softirqs: (0..queue.cpus).map(|_| SoftirqOfCpu::default()).collect(),
             interrupts: EventHeap::default(),
@@ -198,6 +202,24 @@ impl Null {
             Queues::One(queue) => *queue.counters(),
             Queues::Stacked(queue) => *queue.upper().counters(),
         }
+    }
+
+    pub(super) fn elevator_counters(&self) -> ElevatorCounters {
+        self.work.counters()
+    }
+
+    /// The context pays for the elevator's work since the last call.
+    fn pay_elevator(&mut self, threads: &mut Threads<'_>, cpu: CpuId) {
+        let (steps, hctx) = match &self.queues {
+            Queues::Bios => return,
+            Queues::One(queue) => (queue.steps(), self.queue.hctx_of(cpu.0)),
+            Queues::Stacked(queue) => {
+                let upper = self.stack.map_or(0, |stack| stack.upper.hctx_of(cpu.0));
+                (queue.upper().steps(), upper)
+            }
+        };
+        let cost = self.work.take(steps, threads.now() + threads.spent(), hctx);
+        threads.spend(cost);
     }
 
     fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {

@@ -1,11 +1,15 @@
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
+use blockyard_engine::elevator::{ElevatorSpec, Generation};
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_workload::fio::{Batching, Fio, Job, Rw};
 
 use super::*;
 use crate::world::tests::config;
-use crate::world::{CompletionRule, Config, DeviceConfig, Housekeeping, IrqMode, Outcome, run};
+use crate::world::{
+    CompletionRule, Config, DeviceConfig, ElevatorCosts, ElevatorCounters, ElevatorLock,
+    Housekeeping, IrqMode, Outcome, run,
+};
 
 const SECTORS: u64 = 1 << 20;
 
@@ -223,6 +227,47 @@ fn batch_has_one_call_and_one_plug() {
     let unplugged = calls(PlugRule::Off);
     let plugged = calls(PlugRule::PerContext);
     assert!(plugged * 3 < unplugged * 2, "{plugged} and {unplugged} calls of 1000 reads");
+}
+
+/// Readers under an elevator, with steps of 30 ns; returns its times too.
+fn read_under(elevator: &str, hw_queues: u16, costs: ElevatorCosts) -> (u64, ElevatorCounters) {
+    let spec = ElevatorSpec::parse(elevator).unwrap();
+    let generation = spec.elevator.generation;
+    let mode = if generation == Generation::Single { QueueMode::Rq } else { QueueMode::Mq };
+    let mut config = world(device(mode, IrqMode::None, hw_queues), None);
+    config.queue.generation = generation;
+    (config.elevator, config.elevator_costs) = (spec, costs);
+    let (outcome, ios, _) = read(&config);
+    (ios, outcome.causes.elevator)
+}
+
+#[test]
+fn elevators_cost_what_they_do_and_the_lock_lets_one_cpu_in_at_a_time() {
+    let step = Nanos(30);
+    let lock = ElevatorLock::Queue;
+    let free = ElevatorCosts::default();
+    let alone = ElevatorCosts { step, ..free };
+    let ios = |elevator, costs| read_under(elevator, 1, costs).0;
+    let all = ["noop", "deadline", "cfq"];
+    assert_eq!(ios("noop", free), ios("deadline", free), "the control: no cost, no difference");
+    let [noop, deadline, cfq] = all.map(|elevator| ios(elevator, alone));
+    assert!(noop > deadline && deadline > cfq, "{noop} {deadline} {cfq} reads");
+    assert!(noop * 10 > ios("noop", free) * 9, "noop costs almost nothing");
+
+    let elapsed = Nanos::from_ms(20);
+    let contended = Nanos(200);
+    for elevator in ["mq-deadline", "bfq"] {
+        let (unlocked, without) = read_under(elevator, 1, alone);
+        let (locked, with) = read_under(elevator, 1, ElevatorCosts { step, lock, ..free });
+        assert_eq!((without.lock_waits, without.waiters), (Nanos(0), 0));
+        assert!(with.waiters > 0 && locked < unlocked, "{elevator}: {with:?}, {locked} reads");
+        assert!(with.busy < elapsed + Nanos(100_000), "{elevator}: one CPU at a time, {with:?}");
+        let slow = ElevatorCosts { step, lock, contended };
+        assert!(read_under(elevator, 1, slow).0 < locked, "{elevator}");
+        // Four CPUs with a hardware queue and a lock each.
+        let each = ElevatorCosts { step, lock: ElevatorLock::HardwareQueue, contended };
+        assert_eq!(read_under(elevator, 4, each).1.waiters, 0, "{elevator}");
+    }
 }
 
 #[test]
