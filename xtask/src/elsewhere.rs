@@ -108,6 +108,7 @@ impl Found {
 fn quantity(number: f64, unit: &str) -> Result<String> {
     Ok(match unit {
         "s" => format!("{} s", short(number)),
+        "1/s" => format!("{} k/s", short(number / 1e3)),
         "B/s" => format!("{} MiB/s", short(number / f64::from(1 << 20))),
         other => bail!("no form for the unit {other}"),
     })

@@ -39,7 +39,7 @@ const PERCENT: RangeInclusive<u32> = 0..=100;
 
 /// Reads the world's sections of an experiment.
 pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
-    let (topology, (costs, call_costs), housekeeping) = machine(root)?;
+    let Machine { topology, costs, call_costs, housekeeping } = machine(root)?;
     let (cache, bio_sectors) = page_cache(root)?;
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
@@ -70,9 +70,15 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
     })
 }
 
-fn machine(
-    root: &mut Section<'_>,
-) -> Result<(Topology, (Costs, CallCosts), Option<Housekeeping>), Error> {
+/// The section `[machine]`.
+struct Machine {
+    topology: Topology,
+    costs: Costs,
+    call_costs: CallCosts,
+    housekeeping: Option<Housekeeping>,
+}
+
+fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
     let mut machine = root.part("machine")?;
     let topology = Topology {
         sockets: machine.number("sockets", 1..=16, 1)?,
@@ -102,7 +108,7 @@ fn machine(
         governor: governor(&mut machine)?,
         shared_core_percent: shared_core(&mut machine, topology)?,
     };
-    let calls = CallCosts {
+    let call_costs = CallCosts {
         direct_write: ns(&mut costs, "direct_write_ns", 0)?,
         direct_write_page: ns(&mut costs, "direct_write_page_ns", 0)?,
         verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
@@ -112,7 +118,7 @@ fn machine(
     let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
     machine.finish()?;
     let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
-    Ok((topology, (read, calls), housekeeping))
+    Ok(Machine { topology, costs: read, call_costs, housekeeping })
 }
 
 /// Reads the number of CPUs of a core, and their speed when both are busy.
