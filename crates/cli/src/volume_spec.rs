@@ -23,6 +23,7 @@ use blockyard::{
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::dm::line::{MAPPER_FOLDER, MappedDevice};
 use blockyard_host::table;
 use blockyard_host::volume::VolumeOptions;
 
@@ -625,6 +626,17 @@ impl VolumeSpec {
         std::iter::once(self.path.as_path()).chain(header).collect()
     }
 
+    /// Whether the key is asked for at each opening: nothing else gives it.
+    pub(crate) fn asks_for_key(&self) -> bool {
+        match (&self.key.source, &self.kind) {
+            (KeySource::Stdin | KeySource::Descriptor(_), _) => true,
+            (KeySource::Ask, VolumeFormat::Table) => false,
+            (KeySource::Ask, VolumeFormat::Luks(luks)) => !luks.tokens.only,
+            (KeySource::Ask, _) => true,
+            _ => false,
+        }
+    }
+
     /// Whether a token may give the key.
     pub(crate) fn may_use_tokens(&self) -> bool {
         match &self.kind {
@@ -638,14 +650,14 @@ impl VolumeSpec {
         let Some(path) = self.table() else {
             return Ok(self.disks().into_iter().map(Path::to_owned).collect());
         };
-        let parsed = table::parse(&read_table(path)?, &[]);
-        let mapped =
-            parsed.map_err(|error| Failure::failed(error.to_string()).at(path.display()))?;
-        let lines = mapped.iter().flat_map(|device| &device.lines);
-        let mut paths = BTreeSet::new();
-        lines.for_each(|line| paths.extend(line.needs().paths().map(str::to_owned)));
-        mapped.iter().for_each(|device| _ = paths.remove(&device.name));
-        Ok(paths.into_iter().map(PathBuf::from).collect())
+        let failed = |problem: String| Failure::failed(problem).at(path.display());
+        // A pipe has its text once, and could keep the server waiting.
+        let metadata = path.metadata().map_err(|error| failed(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(failed("the table is no regular file".into()));
+        }
+        let mapped = table::parse(&read_table(path)?, &[]);
+        Ok(disks_of(&mapped.map_err(|error| failed(error.to_string()))?))
     }
 
     /// The file of a table.
@@ -675,6 +687,21 @@ impl VolumeSpec {
     }
 }
 
+/// The disks of a table: all that is no earlier device of it.
+fn disks_of(mapped: &[MappedDevice]) -> Vec<PathBuf> {
+    let mut disks = BTreeSet::new();
+    for (place, device) in mapped.iter().enumerate() {
+        let is_mapped = |path: &str| {
+            let name = path.strip_prefix(MAPPER_FOLDER);
+            name.is_some_and(|name| mapped[..place].iter().any(|earlier| earlier.name == name))
+        };
+        for line in &device.lines {
+            disks.extend(line.needs().paths().filter(|path| !is_mapped(path)).map(PathBuf::from));
+        }
+    }
+    disks.into_iter().collect()
+}
+
 /// The text of a table; it contains keys.
 pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
     let text = read_secret(path, "table")?;
@@ -695,5 +722,18 @@ pub(crate) fn warn_without_lock(path: &Path) {
 pub(crate) fn warn_of_lock(path: &Path, warning: Option<&str>) {
     if let Some(warning) = warning {
         say(&format!("warning: {}: {warning}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_of_a_table_are_all_that_is_no_earlier_device_of_it() {
+        let text = "low: 0 8 linear low 0\ntop: 0 4 linear /dev/mapper/low 0\n\
+                    top: 4 4 linear /dev/mapper/other 0\n";
+        let mapped = table::parse(&SecretBytes::copy_of(text.as_bytes()), &[]).unwrap();
+        assert_eq!(disks_of(&mapped), ["/dev/mapper/other", "low"].map(PathBuf::from));
     }
 }

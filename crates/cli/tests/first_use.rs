@@ -305,6 +305,81 @@ fn table_is_read_at_the_first_use_and_its_disks_are_in_the_sandbox() {
 }
 
 #[test]
+fn table_that_cannot_be_read_stops_no_other_export() {
+    let lab = with_volumes(&["a"]);
+    let table = "[exports.t]\ntable = 't'\nopen = 'first-use'\n";
+    let pipe = || {
+        let mut make = Command::new("mkfifo");
+        assert!(make.arg(lab.path("t")).status().unwrap().success());
+    };
+    let broken = || drop(lab.write("t", "0 nothing\n"));
+    for (make, problem) in [
+        (None::<&dyn Fn()>, "No such file"),
+        (Some(&broken), "t: "),
+        (Some(&pipe), "no regular file"),
+    ] {
+        let _ = fs::remove_file(lab.path("t"));
+        make.into_iter().for_each(|make| make());
+        let server = serve(&lab, &[export("a", ""), table.into()]);
+        assert!(Nbd::can_open(&lab.path("s"), "a"));
+        let lines = server.stop_and_read(Signal::TERM);
+        let warned =
+            |line: &String| line.contains("warning: exports.t: ") && line.contains(problem);
+        assert!(lines.iter().any(warned), "{problem}: {lines:?}");
+    }
+}
+
+#[test]
+fn table_has_new_settings_by_a_reload_if_the_sandbox_permits_its_disks() {
+    let lab = Lab::new();
+    let folder = tempfile::tempdir().unwrap();
+    let [disk, other] = ["disk", "other"].map(|name| folder.path().join(name));
+    for (file, seed) in [(&disk, 2), (&other, 3)] {
+        fs::write(file, noise(1 << 20, seed)).unwrap();
+    }
+    let line = |disk: &std::path::Path| format!("0 2048 linear {} 0\n", disk.display());
+    lab.write("t", line(&disk));
+    let config = "socket = 's'\ncontrol = 'c'\n[exports.t]\ntable = 't'\nopen = 'first-use'\n";
+    lab.write("c.toml", config);
+    let server = Server::start(lab.blockyard(&SERVE));
+    let socket = lab.path("s");
+    drop(Nbd::open_export(&socket, "t"));
+    lab.write("c.toml", format!("{config}idle_close = 600\n"));
+    lab.ok(&["reload", "c"]);
+    assert_eq!(Nbd::open_export(&socket, "t").read(0, 4096), noise(1 << 20, 2)[..4096]);
+    // The sandbox has no right on the other disk, and says so at the reload.
+    lab.write("t", line(&other));
+    lab.write("c.toml", format!("{config}idle_close = 700\n"));
+    let error = lab.refused(&["reload", "c"], 1);
+    assert!(error.contains("sandbox") && error.contains("`sandbox_allow`"), "{error}");
+    server.stop_and_read(Signal::TERM);
+}
+
+#[test]
+fn opening_that_never_ends_is_not_in_the_way_of_new_settings() {
+    let lab = with_volumes(&["a", "b"]);
+    let pipe = lab.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let hung = export("a", "").replace("key_file = 'a.key'", "key_command = 'cat pipe'");
+    configure(&lab, &[hung, export("b", "")]);
+    let server = Server::start(lab.blockyard(&[&SERVE[..], &["--sandbox", "off"]].concat()));
+    let socket = lab.path("s");
+    thread::scope(|scope| {
+        scope.spawn(|| Nbd::can_open(&socket, "a"));
+        // Returns when the command has opened the pipe; it waits for the end of the pipe.
+        let _waits = fs::File::options().write(true).open(&pipe).unwrap();
+        configure(&lab, &[export("b", "")]);
+        lab.ok(&["reload", "c"]);
+        // Its own volume is in use by the opening.
+        configure(&lab, &[export("b", "").replace("exports.b", "exports.a")]);
+        lab.ok(&["reload", "c"]);
+        assert!(Nbd::can_open(&socket, "a"));
+        lab.ok(&["forget", "c", "--export", "a"]);
+    });
+    server.stop_and_read(Signal::TERM);
+}
+
+#[test]
 fn status_names_the_closed_exports() {
     let lab = with_volumes(&["a", "b"]);
     let server = serve(&lab, &[export("a", "aliases = { other = 'idle' }"), export("b", "")]);
@@ -320,6 +395,10 @@ fn status_names_the_closed_exports() {
     assert_eq!(closed(), ["b"]);
     let said = text(&lab.ok(&["status", "c", "--export", "b"]).stdout);
     assert!(said.contains("closed exports: 1 (\"b\")") && !said.contains("size:"), "{said}");
+    for more in [&["--export", "zz"][..], &[]] {
+        let error = lab.refused(&[&["suspend", "c"], more].concat(), 4);
+        assert!(error.contains("\"a\", \"b\""), "{more:?}: {error}");
+    }
     let error = lab.refused(&["suspend", "c", "--export", "b"], 4);
     assert!(error.contains("export \"b\" is closed"), "{error}");
     drop(client);

@@ -152,7 +152,7 @@ fn export_is_opened_by_its_token_at_the_first_use() {
     // A server with a sandbox cannot start the program of the token.
     let required = ["serve", "--config", "c.toml", "--sandbox", "require"];
     let refused = clevis_command(&lab, script, &required).output().unwrap();
-    assert!(one_error(&refused, 1).contains("--sandbox require: a token"));
+    assert!(one_error(&refused, 1).contains("--sandbox require: exports.a: a token"));
 }
 
 #[test]

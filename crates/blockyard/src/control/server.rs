@@ -307,22 +307,18 @@ impl Devices {
         let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
         match (named, &devices[..]) {
             (Some(device), _) => Ok(Arc::clone(device)),
-            (None, [only]) if export.is_empty() => Ok(Arc::clone(only)),
+            // With closed ones, the only open export may be another one than a moment ago.
+            (None, [only]) if export.is_empty() && closed.is_empty() => Ok(Arc::clone(only)),
             (None, _) => {
-                let name = |device: &Arc<Device>| format!("{:?}", device.names[0]);
-                let names: Vec<_> = devices.iter().map(name).collect();
+                let open = devices.iter().map(|device| &device.names[0]);
+                let names: Vec<_> = open.chain(&closed).map(|name| format!("{name:?}")).collect();
                 let problem = match export {
                     named if closed.iter().any(|name| name == named) => {
                         let problem =
                             format!("export {named:?} is closed; it opens for its next client");
                         return Err(ControlError { name: "ENXIO", problem });
                     }
-                    _ if devices.is_empty() => {
-                        let problem = "no volume is open; an export of a first use opens for its \
-                                       next client";
-                        return Err(ControlError { name: "ENXIO", problem: problem.into() });
-                    }
-                    "" => "several volumes are served; name one with `export`".to_owned(),
+                    "" => "name an export with `export`".to_owned(),
                     named => format!("there is no export {named:?}"),
                 };
                 let problem = format!("{problem}; there are {}", names.join(", "));

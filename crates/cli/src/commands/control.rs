@@ -202,8 +202,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 /// The status of one export, if one is named.
 pub(super) fn of_export(mut status: Status, export: Option<&str>) -> Result<Status, Failure> {
     if let Some(export) = export {
-        let names: Vec<_> =
-            status.devices.iter().flat_map(|device| device.exports.clone()).collect();
+        let open = status.devices.iter().flat_map(|device| &device.exports);
+        let names: Vec<_> = open.chain(&status.closed).cloned().collect();
         status.devices.retain(|device| device.exports.iter().any(|name| name == export));
         let is_closed = status.closed.iter().any(|name| name == export);
         status.closed.retain(|name| name == export);

@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use blockyard::{Listening, Server};
 use blockyard_host::log::{Event, Kind, Value};
@@ -25,14 +25,52 @@ use crate::key::KeySource;
 /// that may not answer, on one of the eight threads of the control socket.
 const CLOSES_MAX: usize = 4;
 
-/// A lock for each export.
+/// Longest wait of a close for an opening, which may wait for a program.
+const OPENING_MAX: Duration = Duration::from_secs(20);
+
+/// Openings and closes of each export exclude each other. One with settings that the export has no
+/// more is in nobody's way: its program may never end.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
+pub(super) struct Turns {
+    taken: Mutex<BTreeMap<String, Arc<ExportSpec>>>,
+    freed: Condvar,
+}
 
 impl Turns {
-    fn of(&self, name: &str) -> Arc<Mutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(turns.entry(name.to_owned()).or_default())
+    /// Waits for a turn; `None` if it takes longer than the limit.
+    fn take(&self, spec: &Arc<ExportSpec>, limit: Option<Duration>) -> Option<Turn<'_>> {
+        let is_taken = |taken: &mut BTreeMap<String, Arc<ExportSpec>>| {
+            taken.get(&spec.name).is_some_and(|other| other.is_like(spec))
+        };
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = match limit {
+            None => self.freed.wait_while(taken, is_taken).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.freed.wait_timeout_while(taken, limit, is_taken);
+                let (taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                if waited.timed_out() {
+                    return None;
+                }
+                taken
+            }
+        };
+        taken.insert(spec.name.clone(), Arc::clone(spec));
+        Some(Turn { turns: self, spec: Arc::clone(spec) })
+    }
+}
+
+struct Turn<'a> {
+    turns: &'a Turns,
+    spec: Arc<ExportSpec>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.get(&self.spec.name).is_some_and(|spec| Arc::ptr_eq(spec, &self.spec)) {
+            taken.remove(&self.spec.name);
+        }
+        self.turns.freed.notify_all();
     }
 }
 
@@ -69,9 +107,13 @@ impl Reloader {
             ));
         }
         let _closing = Closing::begin(&self.closes, &spec.name)?;
-        // The close waits for an opening in progress.
-        let turn = self.first_uses.of(&spec.name);
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(_turn) = self.first_uses.take(&spec, Some(OPENING_MAX)) else {
+            return Err(format!(
+                "export {name:?} is being opened for more than {} s; end what gives its key, or \
+                 reload without the export",
+                OPENING_MAX.as_secs()
+            ));
+        };
         if self.live.close(&spec.name).map_err(|error| error.to_string())? {
             let event = Event::new(Kind::ExportClosed).export(&spec.name);
             event.say(format_args!("export {:?} is closed on request", spec.name));
@@ -82,8 +124,7 @@ impl Reloader {
     /// Opens the export with this name, or refuses its clients.
     fn open_first(&self, name: &str) {
         let Some(spec) = self.spec(name) else { return self.live.refuse(&[name.to_owned()]) };
-        let turn = self.first_uses.of(&spec.name);
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.first_uses.take(&spec, None);
         // A client of another name was first.
         if self.live.names().iter().any(|open| open == name) {
             return;

@@ -20,6 +20,7 @@ use blockyard::{Leaving, Listening, Live, RateLimits, Reloaded, Server, Volume};
 use blockyard_host::broker::Broker;
 use blockyard_host::log::{Event, Kind, Value};
 use blockyard_host::process::{CollectedSignal, leave_signals_to_others};
+use blockyard_host::remote::is_remote;
 use blockyard_host::sandbox::{self, hinders_reading};
 use sd_notify::NotifyState;
 
@@ -264,8 +265,7 @@ impl Reloader {
             }
         }
         for spec in &plan.replaced {
-            let source = &spec.volume.key.source;
-            if matches!(source, KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_)) {
+            if spec.volume.asks_for_key() {
                 return Err(Failure::failed(format!(
                     "exports.{}: its passphrase cannot be read a second time, so its new settings \
                      take effect after a restart; `key_file` gives it at a reload too",
@@ -310,7 +310,7 @@ impl Reloader {
         });
         opened.map_err(|failure| {
             // Tokens have been tried then.
-            if spec.volume.key.source == KeySource::Ask && sandbox::parts().is_some() {
+            if spec.volume.may_use_tokens() && sandbox::parts().is_some() {
                 return Failure { message: format!("{failure}; {NO_TOKENS}"), ..failure };
             }
             failure
@@ -377,7 +377,15 @@ pub(super) fn check_sandbox(spec: &ExportSpec) -> Result<(), Failure> {
              effect after a restart; --sandbox off permits it at a reload",
         ));
     }
-    match spec.paths().into_iter().find(|path| hinders_reading(path)) {
+    let mut paths: Vec<PathBuf> = spec.paths().into_iter().map(Path::to_owned).collect();
+    if spec.first_use.is_some() {
+        if spec.volume.may_use_tokens() {
+            return Err(Failure::failed(NO_TOKENS));
+        }
+        let disks = spec.volume.disks_to_open()?;
+        paths.extend(disks.into_iter().filter(|disk| !is_remote(disk)));
+    }
+    match paths.into_iter().find(|path| hinders_reading(path)) {
         None => Ok(()),
         Some(path) => {
             let problem = "the sandbox of the running server does not permit it";

@@ -140,7 +140,7 @@ impl Serving<'_> {
             KeyCommand::start_outside(&outside.0, commands).map_err(|error| failed(&error))?;
         }
         outside.0.seal(command).map_err(|error| failed(&error))?;
-        let later = plan.opened_later()?;
+        let later = plan.opened_later();
         let is_rbd =
             |later: &Later<'_>| later.disks().filter_map(Path::to_str).any(RbdName::is_rbd);
         if volumes.iter().flatten().any(sandbox::hinders) || later.iter().any(is_rbd) {
@@ -149,11 +149,13 @@ impl Serving<'_> {
                  docs/ceph.md shows a server of two processes",
             );
         }
-        if later.iter().any(|later| later.spec.volume.may_use_tokens()) {
-            return plan.sandbox.without(
-                "a token at the first use needs a program, a connection or a keyring, so the \
-                 server has no sandbox",
-            );
+        if let Some(Later { spec, .. }) = later.iter().find(|one| one.spec.volume.may_use_tokens())
+        {
+            return plan.sandbox.without(&format!(
+                "exports.{}: a token at the first use needs a program, a connection or a keyring, \
+                 so the server has no sandbox",
+                printable(&spec.name)
+            ));
         }
         let mut needs = plan.needs(volumes, &later)?;
         if let Some(config) = &args.config {
@@ -205,12 +207,16 @@ impl Later<'_> {
 }
 
 impl Plan {
-    fn opened_later(&self) -> Result<Vec<Later<'_>>, Failure> {
+    /// A table that cannot be read now has no disks: other exports are served all the same.
+    fn opened_later(&self) -> Vec<Later<'_>> {
         let later = self.exports.iter().filter(|spec| spec.first_use.is_some());
         let later = later.map(|spec| {
-            let disks = spec.volume.disks_to_open();
-            let disks = disks.map_err(|failure| at_export(spec, failure))?;
-            Ok(Later { spec, disks })
+            let disks = spec.volume.disks_to_open().unwrap_or_else(|failure| {
+                let failure = at_export(spec, failure);
+                say(&format!("warning: {failure}; the sandbox permits no disks of this table"));
+                Vec::new()
+            });
+            Later { spec, disks }
         });
         later.collect()
     }
