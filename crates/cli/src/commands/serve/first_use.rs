@@ -28,8 +28,8 @@ const CLOSES_MAX: usize = 4;
 /// Longest wait of a close for an opening, which may wait for a program.
 const OPENING_MAX: Duration = Duration::from_secs(20);
 
-/// Openings and closes of each export exclude each other. One with settings that the export has no
-/// more is in nobody's way: its program may never end.
+/// Openings and closes of an export exclude each other. An opening with former settings delays no
+/// other: its program may never end.
 #[derive(Default)]
 pub(super) struct Turns {
     taken: Mutex<BTreeMap<String, Arc<ExportSpec>>>,
