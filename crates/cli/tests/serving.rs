@@ -140,7 +140,7 @@ fn config_serves_every_volume_under_its_name() {
     assert_eq!(export("one")["size_bytes"], SMALL_LEN_BYTES);
     assert!(export("two")["flags"].to_string().contains("read_only"));
     let said = lab.refused(&["suspend", "c"], 4);
-    assert!(said.contains("name one with --export") && said.contains("\"two\""), "{said}");
+    assert!(said.contains("name an export with --export") && said.contains("\"two\""), "{said}");
     assert_eq!(export("raw")["size_bytes"], 8192);
     assert!(export("raw")["flags"].to_string().contains("trim"));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
