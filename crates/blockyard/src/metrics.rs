@@ -243,7 +243,8 @@ fn threads(text: &mut String, devices: &[VolumeStatus]) {
     for device in devices {
         let export = export_of(device);
         for of in &device.activity.threads {
-            let labels = format!("export=\"{export}\",threads=\"{}\"", of.work.name());
+            let mut labels = format!("export=\"{export}\",threads=\"{}\"", of.work.name());
+            of.pool.iter().for_each(|pool| labels.push_str(&format!(",pool=\"{pool}\"")));
             let seconds = of.cpu_ns as f64 / 1e9;
             let written = writeln!(cpu, "blockyard_thread_cpu_seconds_total{{{labels}}} {seconds}");
             written.expect("writing to a string succeeds");

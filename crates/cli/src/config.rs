@@ -3,7 +3,7 @@
 //! ```toml
 //! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
 //! tls_certificates = "pki"               # with TLS; or: insecure = true
-//! threads = 4                            # cipher workers of each volume
+//! threads = 4                            # cipher workers of all volumes
 //! socket_group = "kvm"                   # who may connect: or socket_mode, socket_owner
 //! pid_file = "/run/blockyard/disks.pid"
 //! sandbox = "on"                         # or: require, off; more places: sandbox_allow
@@ -54,6 +54,7 @@ use crate::commands::serve::sockets::{AccessArgs, is_private, parse_mode};
 use crate::commands::serve::tls::{TlsArgs, TlsMode};
 use crate::disk_spec::{DiskSocket, DiskSpec};
 use crate::failure::{Failure, printable};
+use crate::placement::{CpuList, PlacementArgs};
 use crate::scheduling::Alias;
 use crate::volume_spec::VolumeSpec;
 
@@ -68,7 +69,7 @@ use rate::{GroupText, groups};
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// Contents of a file.
-// 13 fields: one for each choice about the server, and the exports.
+// 14 fields: one for each choice about the server, and the exports.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     /// Unix socket to listen on.
@@ -79,6 +80,7 @@ pub(crate) struct Config {
     pub(crate) tls: TlsArgs,
     /// Cipher workers of each volume.
     pub(crate) threads: Option<u16>,
+    pub(crate) placement: PlacementArgs,
     /// Limit of connections.
     pub(crate) max_connections: Option<u16>,
     /// Access to the sockets.
@@ -167,7 +169,7 @@ impl ExportSpec {
     }
 }
 
-// 20 fields: one for each key of the file.
+// 22 fields: one for each key of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigText {
@@ -181,6 +183,8 @@ struct ConfigText {
     #[serde(default)]
     insecure: bool,
     threads: Option<u16>,
+    cpus: Option<String>,
+    numa: Option<u16>,
     max_connections: Option<u16>,
     socket_mode: Option<String>,
     socket_owner: Option<String>,
@@ -260,6 +264,8 @@ impl Config {
         }
         let socket_mode = parsed.socket_mode.as_deref().map(parse_mode).transpose();
         let socket_mode = socket_mode.map_err(|error| of_key("socket_mode", &error).at(place))?;
+        let cpus = parsed.cpus.as_deref().map(CpuList::parse).transpose();
+        let cpus = cpus.map_err(|error| of_key("cpus", &error).at(place))?;
         let tls = parsed.tls(folder);
         let metrics = parsed.metrics(folder);
         let mut exports = Vec::with_capacity(parsed.exports.len());
@@ -280,6 +286,7 @@ impl Config {
             listen: parsed.listen,
             tls,
             threads: parsed.threads,
+            placement: PlacementArgs { cpus, numa: parsed.numa },
             max_connections: parsed.max_connections,
             access: AccessArgs {
                 socket_mode,

@@ -16,6 +16,7 @@ mod key;
 mod manual;
 mod nbd;
 mod output;
+mod placement;
 mod progress;
 mod scheduling;
 mod size;

@@ -3,6 +3,7 @@
 
 mod lab;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -38,6 +39,66 @@ fn children(server: &Server) -> Vec<i32> {
 
 /// A volume with cipher workers, which are older than the sandbox.
 const WORDS: [&str; 8] = ["vol", "-d", "pass", "--threads", "2", "--socket", "s", "--control=ctl"];
+
+#[test]
+fn workers_are_those_of_all_volumes_and_run_on_the_given_cpus() {
+    let lab = Lab::new();
+    lab.write("key", noise(64, 1));
+    let mut config = String::from("socket = 's'\ncontrol = 'ctl'\nthreads = 3\n");
+    for number in 0..20 {
+        lab.write(&format!("v{number}"), vec![0; LEN_BYTES]);
+        config += &format!(
+            "[exports.e{number}]\nvolume = 'v{number}'\ntype = 'plain'\nkey_file = 'key'\n\
+             cipher = 'aes-xts-plain64'\nkey_size = 512\n"
+        );
+    }
+    lab.write("c.toml", config);
+    let mut server = lab.serve(&["--config", "c.toml", "--cpus", "0"]);
+    while !server.said.last().is_some_and(|line| line.contains("/e9?")) {
+        server.wait_for("serving ");
+    }
+    // The answer comes after the start.
+    let status = status(&lab);
+    assert_eq!(status["placement"]["cpus"], "0");
+    let pools: BTreeSet<_> = status["devices"].as_array().unwrap().iter().map(pool).collect();
+    assert_eq!(pools.len(), 1, "{pools:?}");
+    let names = of_threads(&server, "Name:");
+    let workers = names.iter().filter(|name| name.starts_with("crypt/")).count();
+    assert_eq!(workers, 3, "{names:?}");
+    assert!(names.len() < 20, "{names:?}");
+    let cpus = of_threads(&server, "Cpus_allowed_list:");
+    assert!(cpus.iter().all(|list| list == "0"), "{cpus:?}");
+    assert!(text(&lab.ok(&["status", "ctl"]).stdout).contains("\nCPUs: 0\n"));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+/// Number of the workers' pool of a volume.
+fn pool(device: &Value) -> u64 {
+    let threads = device["threads"].as_array().unwrap();
+    let workers = threads.iter().find(|threads| threads["threads"] == "workers").unwrap();
+    workers["pool"].as_u64().unwrap()
+}
+
+#[test]
+fn cpus_and_nodes_that_are_not_there_are_named() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let serve = |words: &[&str]| {
+        lab.refused(&[&["serve", "vol", "-d", "pass", "--socket", "s"], words].concat(), 1)
+    };
+    let said = serve(&["--cpus", "0,4095"]);
+    assert!(
+        said.contains("--cpus 0,4095: this process may not run on CPU 4095, only on "),
+        "{said}"
+    );
+    let said = serve(&["--numa", "999"]);
+    assert!(said.contains("--numa 999: there is no such node; this machine has "), "{said}");
+    let said = lab.refused(&["serve", "vol", "--cpus", "0-"], 1);
+    assert!(said.contains("--cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
+    lab.write("c.toml", "cpus = '1,,x'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
+    let said = lab.refused(&["serve", "--config", "c.toml"], 1);
+    assert!(said.contains("c.toml: cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
+}
 
 #[test]
 fn all_threads_are_limited_from_the_start_and_status_says_so() {

@@ -12,6 +12,7 @@ pub mod calls;
 pub mod canary;
 mod completions;
 pub mod copy;
+pub mod cpus;
 mod device_thread;
 pub mod dirty_bitmap;
 mod disk;

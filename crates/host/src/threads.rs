@@ -28,6 +28,16 @@ impl Usage {
         self.voluntary += other.voluntary;
         self.involuntary += other.involuntary;
     }
+
+    /// Usage since an earlier value.
+    pub(crate) fn since(self, earlier: &Self) -> Self {
+        Self {
+            cpu: self.cpu.since(earlier.cpu),
+            runnable: self.runnable.since(earlier.runnable),
+            voluntary: self.voluntary.saturating_sub(earlier.voluntary),
+            involuntary: self.involuntary.saturating_sub(earlier.involuntary),
+        }
+    }
 }
 
 /// Number of the calling thread.

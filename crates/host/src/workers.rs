@@ -4,12 +4,16 @@
 //!   Unbound   one queue, any free worker takes the oldest job
 //!   SameCpu   a queue and a worker for each CPU, pinned there
 //! ```
+//! All volumes of a process share the threads, so their number does not grow with the volumes. The
+//! jobs of each volume have a queue of their own, and the queues take turns ([`queue`]).
+//!
 //! A hand-over and back costs as much as many small ciphers; the pipeline decides which jobs come
 //! here. The completions of one executor return through its own [`CompletionQueue`].
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,14 +21,15 @@ use blockyard_engine::bio::{BlkStatus, IoContext, Sample};
 use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::sq::{Cqe, Owner, Token};
 use blockyard_engine::time::Nanos;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use queue::Queue;
+use rustix::thread::sched_getcpu;
 
 use crate::completions::CompletionQueue;
 use crate::fused::Scratch;
 use crate::stages::{self, Span, Stage, Timed};
 use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
-use crate::{poll, process};
+use crate::{cpus, poll, process};
 
 /// Hand-overs of a measurement, and the pause before each, in which the worker falls asleep. Ours:
 /// two milliseconds in all.
@@ -45,7 +50,7 @@ pub(crate) fn round_trip_ns() -> u64 {
 /// The median of some hand-overs; others were interrupted.
 fn measure_round_trip() -> Option<u64> {
     let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
-    if workers.threads.is_empty() {
+    if workers.pool.threads.is_empty() {
         return None;
     }
     let completions = CompletionQueue::new().ok()?;
@@ -125,29 +130,12 @@ impl Job {
     }
 }
 
-#[derive(Default)]
-struct Jobs {
-    jobs: VecDeque<Job>,
-    /// Number of workers that wait for a job; only these are woken.
-    sleeping: usize,
-    stopping: bool,
-}
-
-/// Jobs for one or several workers.
-#[derive(Default)]
-struct Queue {
-    jobs: Mutex<Jobs>,
-    more: Condvar,
-    /// Bytes of its jobs, running ones included.
-    in_flight_bytes: AtomicU64,
-}
-
 /// See [`Workers::busy`].
 pub(crate) struct Busy(Arc<Workers>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.submitters.fetch_sub(1, Ordering::Relaxed);
+        self.0.pool.submitters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -160,21 +148,36 @@ pub(crate) struct WorkerConfig {
     pub(crate) bound: bool,
 }
 
-/// The threads; the drop by the last user ends them.
-pub(crate) struct Workers {
+/// The threads for all volumes of a [`Key`]; the drop by the last user ends them.
+struct Pool {
     unbound: Arc<Queue>,
     /// By number of the CPU, for existing threads.
-    bound: Vec<(usize, Arc<Queue>)>,
+    bound: Vec<(u16, Arc<Queue>)>,
     threads: Vec<JoinHandle<()>>,
     /// Thread numbers of running threads.
     numbers: Arc<Mutex<Vec<u32>>>,
+    /// Number of the pool in this process.
+    id: u64,
     cpus: usize,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
+    /// Users that exist, by their number.
+    users: Mutex<Vec<bool>>,
 }
 
-impl Workers {
-    pub(crate) fn start(config: WorkerConfig) -> Arc<Self> {
+/// Volumes with equal keys share their workers.
+#[derive(PartialEq, Eq)]
+struct Key {
+    config: WorkerConfig,
+    /// A worker inherits the CPUs of the thread that starts it.
+    cpus: Vec<u16>,
+    /// A child after `fork` has none of its parent's threads.
+    process: u32,
+}
+
+impl Pool {
+    fn start(config: WorkerConfig, cpus: &[u16]) -> Self {
+        static STARTED: AtomicU64 = AtomicU64::new(0);
         let unbound = Arc::<Queue>::default();
         let mut threads = Vec::new();
         let numbers = Arc::default();
@@ -182,72 +185,63 @@ impl Workers {
             threads.extend(spawn(format!("crypt/u:{number}"), None, &unbound, &numbers));
         }
         let mut bound = Vec::new();
-        for cpu in if config.bound { allowed_cpus() } else { Vec::new() } {
+        for cpu in if config.bound { cpus } else { &[] } {
             let queue = Arc::<Queue>::default();
-            if let Some(thread) = spawn(format!("crypt/{cpu}"), Some(cpu), &queue, &numbers) {
+            if let Some(thread) = spawn(format!("crypt/{cpu}"), Some(*cpu), &queue, &numbers) {
                 threads.push(thread);
-                bound.push((cpu, queue));
+                bound.push((*cpu, queue));
             }
         }
-        Arc::new(Self {
+        Self {
             unbound,
             bound,
             threads,
             numbers,
-            cpus: allowed_cpus().len(),
+            id: STARTED.fetch_add(1, Ordering::Relaxed),
+            cpus: cpus.len(),
             submitters: AtomicUsize::new(0),
-        })
+            users: Mutex::default(),
+        }
     }
 
-    /// Usage of the threads so far, and their number.
-    pub(crate) fn usage(&self) -> (Usage, usize) {
+    /// The running pool with this configuration, or a new one.
+    fn shared(config: WorkerConfig) -> Arc<Self> {
+        static RUNNING: Mutex<Vec<(Key, Weak<Pool>)>> = Mutex::new(Vec::new());
+        let key = Key { config, cpus: cpus::allowed(), process: std::process::id() };
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|(_, pool)| pool.strong_count() > 0);
+        let same = running.iter().find(|(of, _)| *of == key);
+        if let Some(pool) = same.and_then(|(_, pool)| pool.upgrade()) {
+            return pool;
+        }
+        let pool = Arc::new(Self::start(config, &key.cpus));
+        running.push((key, Arc::downgrade(&pool)));
+        pool
+    }
+
+    /// Adds a user, with the lowest number that is free.
+    fn join(self: Arc<Self>) -> Arc<Workers> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = users.iter().position(|exists| !exists).unwrap_or(users.len());
+        match users.get_mut(free) {
+            Some(exists) => *exists = true,
+            None => users.push(true),
+        }
+        drop(users);
+        let before = self.usage();
+        Arc::new(Workers { pool: self, user: free, before })
+    }
+
+    /// Usage of the threads since they started.
+    fn usage(&self) -> Usage {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Usage::default();
         numbers.iter().for_each(|number| all.add(&threads::of_thread(*number)));
-        (all, numbers.len())
-    }
-
-    /// Counts the calling thread as a submitter with a busy CPU, until the value is dropped.
-    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
-        self.submitters.fetch_add(1, Ordering::Relaxed);
-        Busy(Arc::clone(self))
-    }
-
-    /// Load for a [`Workers::busy`] submitter. The figures may be inconsistent.
-    pub(crate) fn load(&self) -> Load {
-        let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
-        let submitters = self.submitters.load(Ordering::Relaxed);
-        let fanned_out_bytes = self.unbound.in_flight_bytes.load(Ordering::Relaxed);
-        let idle_cpus = few(self.cpus.saturating_sub(submitters));
-        Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
-    }
-
-    /// Runs the oldest unbound job on this idle thread. Returns false if no job waits.
-    pub(crate) fn help(&self, task: &mut Task) -> bool {
-        let job = self.unbound.lock().jobs.pop_front();
-        job.map(|job| job.run(task, &self.unbound.in_flight_bytes)).is_some()
-    }
-
-    /// Passes a job to any free worker; `task` runs it now if there are no worker threads.
-    pub(crate) fn submit(&self, job: Job, task: &mut Task) {
-        if self.threads.len() == self.bound.len() {
-            return self.unbound.run(job, task);
-        }
-        self.unbound.put(job);
-    }
-
-    /// Passes a job to the worker of the current CPU, or else like [`Workers::submit`].
-    pub(crate) fn submit_here(&self, job: Job, task: &mut Task) {
-        let cpu = sched_getcpu();
-        let own = self.bound.iter().find(|(of, _)| *of == cpu).or(self.bound.first());
-        match own {
-            Some((_, queue)) => queue.put(job),
-            None => self.unbound.run(job, task),
-        }
+        all
     }
 }
 
-impl Drop for Workers {
+impl Drop for Pool {
     fn drop(&mut self) {
         self.unbound.stop();
         self.bound.iter().for_each(|(_, queue)| queue.stop());
@@ -257,56 +251,88 @@ impl Drop for Workers {
     }
 }
 
-impl Queue {
-    fn put(&self, job: Job) {
-        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
-        let mut jobs = self.lock();
-        jobs.jobs.push_back(job);
-        let wakes = jobs.sleeping > 0;
-        drop(jobs);
-        if wakes {
-            self.more.notify_one();
+/// The workers, as one volume uses them.
+pub(crate) struct Workers {
+    pool: Arc<Pool>,
+    /// Number of the user in the pool.
+    user: usize,
+    /// Usage of the threads before this user came.
+    before: Usage,
+}
+
+impl Workers {
+    /// Workers of the process, which all volumes with this configuration and the same CPUs share.
+    pub(crate) fn shared(config: WorkerConfig) -> Arc<Self> {
+        Pool::shared(config).join()
+    }
+
+    /// Workers for one user only.
+    fn start(config: WorkerConfig) -> Arc<Self> {
+        Arc::new(Pool::start(config, &cpus::allowed())).join()
+    }
+
+    /// Usage of the threads by all users since this one came, and their number.
+    pub(crate) fn usage(&self) -> (Usage, usize) {
+        (self.pool.usage().since(&self.before), self.pool.threads.len())
+    }
+
+    /// Number of the pool, equal for all of its users.
+    pub(crate) fn pool(&self) -> u64 {
+        self.pool.id
+    }
+
+    /// Counts the calling thread as a submitter with a busy CPU, until the value is dropped.
+    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
+        self.pool.submitters.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(self))
+    }
+
+    /// Load for a [`Workers::busy`] submitter. The figures may be inconsistent.
+    pub(crate) fn load(&self) -> Load {
+        let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+        let submitters = self.pool.submitters.load(Ordering::Relaxed);
+        let fanned_out_bytes = self.pool.unbound.in_flight_bytes();
+        let idle_cpus = few(self.pool.cpus.saturating_sub(submitters));
+        Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
+    }
+
+    /// Runs the user's oldest unbound job on this idle thread. Returns false if none waits.
+    pub(crate) fn help(&self, task: &mut Task) -> bool {
+        self.pool.unbound.help(self.user, task)
+    }
+
+    /// Passes a job to any free worker; `task` runs it now if there are no worker threads.
+    pub(crate) fn submit(&self, job: Job, task: &mut Task) {
+        if self.pool.threads.len() == self.pool.bound.len() {
+            return self.pool.unbound.run(job, task);
+        }
+        self.pool.unbound.put(self.user, job);
+    }
+
+    /// Passes a job to the worker of the current CPU, or else like [`Workers::submit`].
+    pub(crate) fn submit_here(&self, job: Job, task: &mut Task) {
+        let cpu = sched_getcpu();
+        let bound = &self.pool.bound;
+        let own = bound.iter().find(|(of, _)| usize::from(*of) == cpu).or(bound.first());
+        match own {
+            Some((_, queue)) => queue.put(self.user, job),
+            None => self.pool.unbound.run(job, task),
         }
     }
+}
 
-    /// Runs a job that waits for no worker.
-    fn run(&self, job: Job, task: &mut Task) {
-        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
-        job.run(task, &self.in_flight_bytes);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn stop(&self) {
-        self.lock().stopping = true;
-        self.more.notify_all();
-    }
-
-    fn work(&self) {
-        let mut task = Task::new();
-        let mut waiting = self.lock();
-        loop {
-            if let Some(job) = waiting.jobs.pop_front() {
-                drop(waiting);
-                job.run(&mut task, &self.in_flight_bytes);
-                waiting = self.lock();
-            } else if waiting.stopping {
-                return;
-            } else {
-                waiting.sleeping += 1;
-                waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                waiting.sleeping -= 1;
-            }
-        }
+impl Drop for Workers {
+    /// No job is left: a volume ends after its requests.
+    fn drop(&mut self) {
+        let mut users = self.pool.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users[self.user] = false;
     }
 }
 
 /// Starts a worker, pinned to a CPU if given. `None` if the system has no more threads.
 fn spawn(
     name: String,
-    cpu: Option<usize>,
+    cpu: Option<u16>,
     queue: &Arc<Queue>,
     numbers: &Arc<Mutex<Vec<u32>>>,
 ) -> Option<JoinHandle<()>> {
@@ -317,20 +343,12 @@ fn spawn(
         let _guard = threads::AbortOnPanic;
         numbers.lock().unwrap_or_else(PoisonError::into_inner).push(threads::this_thread());
         if let Some(cpu) = cpu {
-            let mut cpus = CpuSet::new();
-            cpus.set(cpu);
-            let _ = sched_setaffinity(None, &cpus); // the CPU may be offline: then any CPU
+            let _ = cpus::run_on(&[cpu]); // the CPU may be offline: then any CPU
         }
         queue.work();
     };
     // From its first instruction on, no signal is delivered to it.
     process::with_signals_blocked(|| thread.spawn(run)).ok()
-}
-
-/// The CPUs that this process may run on.
-pub(crate) fn allowed_cpus() -> Vec<usize> {
-    let cpus = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect()
 }
 
 #[cfg(test)]
@@ -396,6 +414,25 @@ mod tests {
         workers.submit(job, &mut Task::new());
         // Joining would block; the thread ends with its panic.
         drop(workers);
+    }
+
+    #[test]
+    fn users_of_equal_configurations_share_their_threads_until_the_last_one_ends() {
+        // No other test has this number.
+        let config = WorkerConfig { unbound: 3, bound: false };
+        let first = Workers::shared(config);
+        let second = Workers::shared(config);
+        assert_eq!((first.pool(), first.usage().1), (second.pool(), second.usage().1));
+        assert_ne!(first.user, second.user);
+        let other = Workers::shared(WorkerConfig { unbound: 4, bound: false });
+        assert_ne!(other.pool(), first.pool());
+        let freed = first.user;
+        let pool = first.pool();
+        drop(first);
+        let third = Workers::shared(config);
+        assert_eq!((third.user, third.pool()), (freed, pool));
+        drop((second, third));
+        assert_ne!(Workers::shared(config).pool(), pool);
     }
 
     #[test]

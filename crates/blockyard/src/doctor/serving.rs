@@ -19,7 +19,7 @@ pub struct Serving {
     pub path: PathBuf,
     /// The TCP address, as `HOST:PORT`, if clients do not need TLS.
     pub address: Option<String>,
-    /// Cipher workers of each volume, if their number is set.
+    /// Cipher workers of the server, if their number is set.
     pub worker_threads: Option<usize>,
     /// The key files of the volumes.
     pub key_files: Vec<PathBuf>,

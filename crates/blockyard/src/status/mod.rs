@@ -42,6 +42,8 @@ pub struct Status {
     pub build: Build,
     /// The server's process.
     pub process: Process,
+    /// The part of the machine that it uses.
+    pub placement: Placement,
     /// The served volumes, in the order of their exports.
     pub devices: Vec<VolumeStatus>,
     /// Names of the exports that are closed until their next use.
@@ -74,6 +76,18 @@ pub struct Process {
     pub open_descriptors: u64,
     /// Limit of open descriptors; `None` if there is none.
     pub max_descriptors: Option<u64>,
+}
+
+/// The part of the machine that a process uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Placement {
+    /// CPUs that the process may use, as a list: `0-3,8`.
+    pub cpus: String,
+    /// CPUs whose time the cgroup's quota permits, if they are fewer; as it was at the start.
+    pub quota_cpus: Option<u64>,
+    /// The preferred NUMA node of its memory, if there is one.
+    pub memory_node: Option<u16>,
 }
 
 /// Capability of io_uring in a process.
@@ -343,6 +357,9 @@ pub struct Threads {
     pub voluntary_switches: u64,
     /// Involuntary context switches.
     pub involuntary_switches: u64,
+    /// Number of the pool: volumes with the same number share the threads and these figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<u64>,
 }
 
 /// Work of threads.

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_host::cpus;
 use blockyard_host::dirty_bitmap::DirtyBitmapStatus;
 use blockyard_host::footprint::Footprint;
 use blockyard_host::protect;
@@ -16,8 +17,8 @@ use blockyard_host::{RingKind, ring_kind};
 
 use super::{
     Activity, Adaptive, Bios, Build, Ciphers, Counts, DirtyBitmap, ErrorClasses, KeyState,
-    KindRequests, Loss, Parts, Paths, Process, RefusedWrite, Requests, Rings, Sandbox, StageTimes,
-    State, Status, Threads, VolumeStatus, Work,
+    KindRequests, Loss, Parts, Paths, Placement, Process, RefusedWrite, Requests, Rings, Sandbox,
+    StageTimes, State, Status, Threads, VolumeStatus, Work,
 };
 
 impl Status {
@@ -35,7 +36,9 @@ impl Status {
         });
         let max_connections = max_connections as u64;
         let process = Process::now();
-        Self { max_connections, io_uring, sandbox, build, process, devices, closed: Vec::new() }
+        let placement = Placement::now();
+        let closed = Vec::new();
+        Self { max_connections, io_uring, sandbox, build, process, placement, devices, closed }
     }
 }
 
@@ -46,6 +49,16 @@ impl Process {
         let usage = Usage::of_process();
         let cpu_ns = usage.user.0 + usage.system.0;
         Self { started_at_unix_s, cpu_ns, resident_bytes, open_descriptors, max_descriptors }
+    }
+}
+
+impl Placement {
+    fn now() -> Self {
+        Self {
+            cpus: cpus::as_list(&cpus::allowed()),
+            quota_cpus: cpus::quota().map(|quota| quota as u64),
+            memory_node: cpus::memory_node(),
+        }
     }
 }
 
@@ -239,6 +252,7 @@ impl From<&stages::Threads> for Threads {
             runnable_ns: threads.usage.runnable.0,
             voluntary_switches: threads.usage.voluntary,
             involuntary_switches: threads.usage.involuntary,
+            pool: threads.pool,
         }
     }
 }

@@ -58,7 +58,8 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""sandbox":{"landlock":7,"seccomp":true,"no_new_privileges":true},"#,
         r#""build":{"version":"1.2.3","commit":"abc","features":["nbd"]},"#,
         r#""process":{"started_at_unix_s":1,"cpu_ns":2,"resident_bytes":3,"#,
-        r#""open_descriptors":4,"max_descriptors":null},"devices":[{"#,
+        r#""open_descriptors":4,"max_descriptors":null},"#,
+        r#""placement":{"cpus":"0-3","quota_cpus":2,"memory_node":0},"devices":[{"#,
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
@@ -76,7 +77,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""requests":{"sampled_every":256,"occupied_ns":1,"connected_ns":2,"device_queue":true,"#,
         "KIND",
         r#""threads":[{"threads":"workers","count":1,"cpu_ns":2,"runnable_ns":3,"#,
-        r#""voluntary_switches":4,"involuntary_switches":5}],"#,
+        r#""voluntary_switches":4,"involuntary_switches":5,"pool":6}],"#,
         r#""limit":{"party":"the device","saw":"s","change":"c"}}],"closed":["away"]}"#,
     );
     let times = r#"{"samples":1,"sum_ns":2,"mean_ns":2.5,"p50_ns":3,"p99_ns":4,"max_ns":5}"#;

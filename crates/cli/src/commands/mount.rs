@@ -25,6 +25,7 @@ use crate::args::{HelpArgs, ShortHelpArgs, VolumeArgs};
 use crate::failure::{Exit, Failure};
 use crate::key::StdinUse;
 use crate::output::say;
+use crate::placement::PlacementArgs;
 use crate::size::human_size;
 
 /// Mount a volume without root: its files, or its plaintext as one file
@@ -32,7 +33,7 @@ use crate::size::human_size;
 /// The driver of the file system is a program of its own, such as fuse2fs; docs/mount.md lists
 /// them. The command returns when the mount is there. `blockyard umount`, `fusermount3 -u` and
 /// SIGTERM end the mount and flush the volume.
-// 13 fields: one for each option of the command, and groups of shared options.
+// 14 fields: one for each option of the command, and groups of shared options.
 #[derive(Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -80,6 +81,9 @@ pub(crate) struct MountArgs {
           value_parser = clap::value_parser!(u16).range(1..=fuse::THREADS_MAX as i64))]
     threads: Option<u16>,
 
+    #[command(flatten)]
+    placement: PlacementArgs,
+
     /// Limit the process to its volume and its mount, when the mount is there [default: on]; see
     /// docs/sandbox.md
     #[arg(long, value_name = "MODE", value_enum)]
@@ -118,6 +122,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     // Before a passphrase is asked for.
     fuse::check_machine()?;
     Target::check(target)?;
+    args.placement.apply()?;
     if args.foreground {
         return serve(args, target, None);
     }

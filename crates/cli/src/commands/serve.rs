@@ -64,7 +64,7 @@ mod vhost_user;
 use activation::Activated;
 use addresses::{absolute, reachable_host, resolved, say_metrics, with_metrics};
 use announcement::announcement;
-use fixed::Fixed;
+use fixed::{ComputingArgs, Fixed};
 use lifetime::{LifetimeArgs, PidFile, Running};
 use log::LogArgs;
 use reload::Current;
@@ -179,10 +179,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     export: ExportArgs,
 
-    /// Cipher worker threads besides the connections' threads [default: chosen by the cipher's
-    /// speed]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    computing: ComputingArgs,
 
     /// Limit of connections with an open export; more wait [default: 64, or 8 for each export]
     #[arg(long, value_name = "N",
@@ -336,6 +334,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     // Before any thread or secret. The last to be dropped: it removes what the others cannot.
     let outside = Outside::start(&args)?;
     let mut plan = Plan::new(&args, activated)?;
+    plan.fixed.placement.apply()?;
     plan.raise_descriptors();
     let outside = outside.filter(|_| !plan.sandbox.is_off());
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;

@@ -13,10 +13,10 @@ use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::pages::ALLOCATORS;
 
 use super::*;
+use crate::cpus;
 use crate::file::{Access, DeviceFile};
 use crate::pages::BounceChoice;
 use crate::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
-use crate::workers::allowed_cpus;
 
 const PAGES: u32 = 64;
 
@@ -251,7 +251,7 @@ fn default_pipeline_writes_long_requests_as_it_reads_them() {
                 assert_eq!(decisions.sorted.parts, 0, "{what}: a copy moves no head");
             }
             if !awaited {
-                let expected = threads > 0 && allowed_cpus().len() > 1;
+                let expected = threads > 0 && cpus::allowed().len() > 1;
                 assert_eq!(decisions.fanned_out.parts > 0, expected, "{what}: {decisions:?}");
             }
         }

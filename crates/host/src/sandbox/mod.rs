@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 use crate::nbd::uri::{Server, Uri};
 use crate::tls::Credentials;
-use crate::{Error, file, ring};
+use crate::{Error, cpus, file, ring};
 
 pub use calls::Network;
 pub use files::{Place, Reach};
@@ -222,6 +222,7 @@ fn limits_files() -> bool {
 /// A place cannot be opened; a thread does not answer; the kernel refuses. The process may be
 /// limited in part then, and must end.
 pub fn start(needs: &Needs) -> Result<Parts, Error> {
+    cpus::look();
     let parts = Parts::of_kernel();
     let ruleset = parts.landlock.map(|_| files::ruleset(&needs.places, &needs.network));
     let (ruleset, places) = ruleset.transpose()?.unzip();

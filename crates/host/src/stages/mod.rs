@@ -144,6 +144,8 @@ pub struct Threads {
     pub threads: usize,
     /// Usage of current and ended threads.
     pub usage: Usage,
+    /// Number of the pool: volumes with the same number share the threads and these figures.
+    pub pool: Option<u64>,
 }
 
 /// The common clock of all stages.

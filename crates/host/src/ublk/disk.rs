@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::{JoinHandle, available_parallelism};
+use std::thread::JoinHandle;
 
 use blockyard_engine::priority::Priority;
 use blockyard_protocol::ublk::{
@@ -16,6 +16,7 @@ use super::control::{CONTROL, Controller, Target, path_of};
 use super::queue::{self, Setup};
 use super::takeover::{self, left_by_another, open_node};
 use crate::Error;
+use crate::cpus;
 use crate::throttle::SharedThrottle;
 use crate::volume::Volume;
 
@@ -287,7 +288,7 @@ fn geometry(volume: &Volume) -> Result<Geometry, Error> {
 
 /// The device that is asked of the kernel.
 fn wanted(served: &Served, options: &UblkOptions) -> Info {
-    let cpus = available_parallelism().map_or(1, usize::from);
+    let cpus = cpus::parallelism();
     let identity = served.volume.identity();
     Info {
         queues: u16::try_from(cpus).unwrap_or(u16::MAX).min(QUEUES_MAX),

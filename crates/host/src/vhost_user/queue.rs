@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, available_parallelism};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
@@ -29,6 +29,7 @@ use super::polling::{self, Poller, Polling};
 use super::requests::{GuestBuffers, GuestRequest};
 use super::virtqueue::{RingFault, Virtqueue};
 use super::write_back::WriteBack;
+use crate::cpus;
 use crate::driver::{Driver, SLOT_BYTES};
 use crate::log::{Event, Kind};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
@@ -338,7 +339,7 @@ impl<'a> QueueThread<'a> {
             is_stopping: false,
             fault: None,
             // Also a limit of the process to the time of one CPU counts.
-            poller: Poller::new(polling, available_parallelism().map_or(1, usize::from)),
+            poller: Poller::new(polling, cpus::parallelism()),
             _grant: grant,
         })
     }

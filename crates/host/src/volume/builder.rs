@@ -230,7 +230,7 @@ impl<'a> Builder<'a> {
             bounce: Arc::new(BounceBudget::new(self.options.bounce, &table)),
             table: LoadedTable::new(table),
             backend: Arc::new(self.backend),
-            workers: self.placement.start_workers(),
+            workers: self.placement.workers(),
             asks_load_from: self.placement.asks_load_from,
             writer: new_io_context(),
             ranges,

@@ -54,12 +54,14 @@ impl Volume {
     #[must_use]
     pub fn threads(&self) -> Vec<Threads> {
         let (usage, threads) = self.parts.stage_stats.usage();
-        let mut all = vec![Threads { work: Work::Connections, threads, usage }];
+        let mut all = vec![Threads { work: Work::Connections, threads, usage, pool: None }];
         if let Some(workers) = &self.parts.workers {
             let (usage, threads) = workers.usage();
-            all.push(Threads { work: Work::Workers, threads, usage });
+            let pool = Some(workers.pool());
+            all.push(Threads { work: Work::Workers, threads, usage, pool });
         }
-        let mut disks = Threads { work: Work::Disks, threads: 0, usage: Usage::default() };
+        let usage = Usage::default();
+        let mut disks = Threads { work: Work::Disks, threads: 0, usage, pool: None };
         for disk in self.parts.backend.device_threads() {
             disks.threads += 1;
             disks.usage.add(&disk.usage());

@@ -141,7 +141,8 @@ pub struct VolumeOptions {
     pub direct: bool,
     /// Pass TRIM down, in addition to the header's flag.
     pub allow_discards: bool,
-    /// Number of crypto workers besides the connections' threads. Zero excludes pipelines that need
+    /// Number of crypto workers besides the connections' threads. Volumes of a process with equal
+    /// numbers and pipelines share their workers. Zero excludes pipelines that need
     /// workers. `None` measures the cipher: a slow one gets a worker for each other core.
     pub worker_threads: Option<usize>,
     /// Placement of ciphers, and submitter.

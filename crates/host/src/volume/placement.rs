@@ -1,6 +1,5 @@
 //! The ciphers of a volume and their placement: on the submitting thread, or on workers.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use super::builder::{Builder, dev_id};
 use super::control::AdaptiveStatus;
 use crate::Error;
 use crate::backend::{Device, KeyedCipher};
+use crate::cpus::parallelism;
 use crate::file::BackingKind;
 use crate::pages::BounceChoice;
 use crate::workers::{WorkerConfig, Workers, round_trip_ns};
@@ -36,8 +36,8 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    pub(super) fn start_workers(&self) -> Option<Arc<Workers>> {
-        (self.workers != WorkerConfig::default()).then(|| Workers::start(self.workers))
+    pub(super) fn workers(&self) -> Option<Arc<Workers>> {
+        (self.workers != WorkerConfig::default()).then(|| Workers::shared(self.workers))
     }
 }
 
@@ -98,7 +98,7 @@ impl Builder<'_> {
                     return Err(Error::parameter("cipher workers", problem));
                 }
                 self.placement.workers.unbound =
-                    self.placement.workers.unbound.max(threads.unwrap_or_else(cores));
+                    self.placement.workers.unbound.max(threads.unwrap_or_else(parallelism));
             }
             self.placement.workers.bound |= runs(Place::SameCpu);
             self.placement.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
@@ -109,7 +109,7 @@ impl Builder<'_> {
         let hand_over_ns = round_trip_ns();
         let pays_from_bytes = (hand_over_ns * PART_BYTES / cipher_ns).next_multiple_of(4096);
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
-        let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
+        let workers = threads.unwrap_or(if pays { parallelism().saturating_sub(1) } else { 0 });
         self.placement.workers.unbound = self.placement.workers.unbound.max(workers);
         // An explicit number of workers enables them.
         let least =
@@ -151,10 +151,6 @@ fn measured_ns(cipher: &SectorCipher) -> u64 {
 /// Whether a cipher can run directly on its pages.
 fn fuses(device: &Device) -> bool {
     device.file.kind() == BackingKind::Tmpfs
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Whether a change in a sector changes only the cipher blocks (at most 16 bytes) with the changed

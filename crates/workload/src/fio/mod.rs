@@ -71,6 +71,7 @@ pub use strides::Strides;
 pub use surroundings::Surroundings;
 pub use task::Thread;
 pub use value::KbBase;
+pub use value::cpus as cpu_list;
 pub use verify::{Mismatch, Pattern, Sum, Verify};
 pub use zoned::ZoneRule;
 

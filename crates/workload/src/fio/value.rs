@@ -132,8 +132,11 @@ pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
     if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
 }
 
-/// Parses a set of CPUs, as in `0-3,8`; the result is in order, like fio's mask.
-pub(super) fn cpus(text: &str) -> Result<Vec<u16>, String> {
+/// Parses a set of CPUs, as in `0-3,8`; the result is in order, like fio's mask, and not empty.
+///
+/// # Errors
+/// The text of the rule.
+pub fn cpus(text: &str) -> Result<Vec<u16>, String> {
     let wanted = || format!("it must be CPUs from 0 to {CPU_MAX}, as in 0-3 or 0,8");
     let cpus = numbers(text, CPU_MAX).filter(|cpus| !cpus.is_empty()).ok_or_else(wanted)?;
     Ok(BTreeSet::from_iter(cpus).into_iter().collect())

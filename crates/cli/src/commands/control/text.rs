@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 use blockyard::status::{
-    Adaptive, DirtyBitmap, ExportLimits, KindRequests, Loss, Parts, Rings, Sandbox, Threads,
-    VolumeStatus,
+    Adaptive, DirtyBitmap, ExportLimits, KindRequests, Loss, Parts, Placement, Rings, Sandbox,
+    Threads, VolumeStatus,
 };
 use blockyard::{RequestKind, Status};
 
@@ -25,7 +25,8 @@ pub(super) fn of(status: &Status) -> String {
             "\nio_uring: unavailable on this system; plain system calls are used instead\n"
         }
     };
-    devices + &closed(&status.closed) + rings + &sandbox(status.sandbox)
+    let placement = placement(&status.placement);
+    devices + &closed(&status.closed) + rings + &sandbox(status.sandbox) + &placement
 }
 
 /// Number of names in a line; `--json` has all.
@@ -43,6 +44,15 @@ fn closed(names: &[String]) -> String {
         left => format!(" and {left} more"),
     };
     format!("\nclosed exports: {} ({shown}{left})\n", names.len())
+}
+
+/// CPUs, quota and memory of the server's process.
+fn placement(placement: &Placement) -> String {
+    let Placement { cpus, quota_cpus, memory_node } = placement;
+    let quota = quota_cpus.map(|quota| format!("; the cgroup's quota is the time of {quota}"));
+    let quota = quota.unwrap_or_default();
+    let node = memory_node.map(|node| format!("; memory of NUMA node {node}"));
+    format!("CPUs: {cpus}{quota}{}\n", node.unwrap_or_default())
 }
 
 /// The parts that hold in the server's process.

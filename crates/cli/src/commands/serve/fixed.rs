@@ -1,14 +1,30 @@
 //! Settings of a server that only a restart changes.
 
-use super::ServeArgs;
+use clap::Args;
+
 use super::tls::TlsArgs;
+use super::{ServeArgs, THREADS_MAX};
 use crate::config::Config;
+use crate::placement::PlacementArgs;
+
+/// Threads for ciphers, and the CPUs of all threads.
+#[derive(Args, Debug)]
+pub(super) struct ComputingArgs {
+    /// Cipher worker threads of all volumes, besides the connections' threads [default: chosen by
+    /// the cipher's speed]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
+    threads: Option<u16>,
+
+    #[command(flatten)]
+    placement: PlacementArgs,
+}
 
 /// The settings, from options and a configuration.
 pub(super) struct Fixed {
     /// Names of keys, with their values as text.
     values: Vec<(&'static str, String)>,
     pub(super) threads: Option<u16>,
+    pub(super) placement: PlacementArgs,
     /// Volumes can be suspended, and tell more about themselves.
     pub(super) is_controlled: bool,
     pub(super) tls: TlsArgs,
@@ -18,7 +34,9 @@ impl Fixed {
     /// Options have precedence.
     pub(super) fn of(args: &ServeArgs, config: &Config) -> Self {
         let tls = args.tls.or(config.tls.clone());
-        let threads = args.threads.or(config.threads);
+        let ComputingArgs { threads, placement } = &args.computing;
+        let threads = threads.or(config.threads);
+        let placement = placement.or(&config.placement);
         let control = args.control.as_ref().or(config.control.as_ref());
         let metrics = args.metrics.as_ref().or(config.metrics.as_ref());
         let values = vec![
@@ -26,6 +44,7 @@ impl Fixed {
             ("listen", shown(args.listen.as_ref().or(config.listen.as_ref()))),
             ("tls", format!("{:?}", tls.mode())),
             ("threads", shown(threads.as_ref())),
+            ("cpus or numa", format!("{placement:?}")),
             ("max_connections", shown(args.max_connections.or(config.max_connections).as_ref())),
             ("socket_mode, socket_owner or socket_group", {
                 format!("{:?}", args.access.clone().or(config.access.clone()))
@@ -36,7 +55,7 @@ impl Fixed {
             ("sandbox or sandbox_allow", format!("{:?}", args.sandbox.or(config.sandbox.clone()))),
         ];
         let is_controlled = control.is_some() || metrics.is_some();
-        Self { values, threads, is_controlled, tls }
+        Self { values, threads, placement, is_controlled, tls }
     }
 
     /// The names of settings that differ.
