@@ -224,6 +224,7 @@ fn world(elevator: &str) -> Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
         costs: costs(),
         call_costs: CallCosts::default(),
+        bandwidth: None,
         cache: CacheConfig {
             memory_bytes: 32 << 20,
             dirty_ratio_percent: 20,

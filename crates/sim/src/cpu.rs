@@ -616,6 +616,26 @@ impl Cpus {
         self.cpus[at].queue.advance(running);
     }
 
+    /// End of a CPU's burst.
+    #[must_use]
+    pub fn burst_end(&self, cpu: CpuId) -> Nanos {
+        self.ends.of(usize::from(cpu.0))
+    }
+
+    /// Moves the end of a thread's burst, which others make longer or shorter. A thread that does
+    /// not run on this CPU any more is left alone.
+    pub fn move_end(&mut self, cpu: CpuId, thread: ThreadId, from: Nanos, to: Nanos) {
+        let at = usize::from(cpu.0);
+        if self.cpus[at].current != Some(thread) {
+            return;
+        }
+        let change = |time: Nanos| time + to - from;
+        self.ends.set(at, change(self.ends.of(at)));
+        self.counters.busy = change(self.counters.busy);
+        let Thread { used, virtual_run, .. } = self.thread(thread);
+        (*used, *virtual_run) = (change(*used), change(*virtual_run));
+    }
+
     /// The taken thread waits; another one runs.
     pub fn block(&mut self, now: Nanos, cpu: CpuId) {
         let at = usize::from(cpu.0);

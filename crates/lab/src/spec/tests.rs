@@ -171,6 +171,16 @@ fn values_that_exclude_each_other_are_refused() {
         ("sync_flags\" = false", "sync_flag\" = false", &["control of claim 1", "sync_flags"]),
         ("kind = \"disk\"", "kind = \"disk\"\nseek_track_us = 20000", &["seek_track_us <="]),
         (
+            "[queue]",
+            "[machine.bandwidth]\nlink_mib_per_s = 9\n[queue]",
+            &["machine.bandwidth.link_mib_per_s", "without memory_mib_per_s"],
+        ),
+        (
+            "[queue]",
+            "[machine.bandwidth]\ndevice_socket = 1\n[queue]",
+            &["machine.bandwidth.device_socket", "machine.sockets"],
+        ),
+        (
             "[jobs.fsync]\nprogram = \"fsync-tester\"\nsamples = 4\nbackground_mib = 256",
             "",
             &["jobs"],
@@ -292,9 +302,10 @@ const CELL: &str = "\"a/fsync/fsync_max\"";
 
 const HEAD: &str = "name = \"a\"\ntitle = \"a\"\n";
 
+const JOB: &str = "[jobs.f]\nprogram = \"fsync-tester\"\n";
+
 /// The keys of every table, from the error about an unknown key.
 fn every_key() -> BTreeSet<String> {
-    let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
     let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
     let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
     let measure = format!("measure = [{{ value = {CELL}, max = 1");
@@ -304,6 +315,7 @@ fn every_key() -> BTreeSet<String> {
         ("[machine]\nx = 1\n", ""),
         ("[machine.costs]\nx = 1\n", ""),
         ("[machine.governor]\nx = 1\n", ""),
+        ("[machine.bandwidth]\nx = 1\n", ""),
         ("[page_cache]\nx = 1\n", ""),
         ("[write_back]\nx = 1\n", ""),
         ("[file_system]\nx = 1\n", ""),
@@ -355,7 +367,7 @@ fn every_key() -> BTreeSet<String> {
             ),
         ),
     ] {
-        let text = format!("{HEAD}{world}{job}{rest}{judged}");
+        let text = format!("{HEAD}{world}{JOB}{rest}{judged}");
         let said = Experiment::parse("x.toml", &text, None).expect_err(&text).to_string();
         let (_, listed) = said.split_once("there are ").unwrap_or_else(|| panic!("{text}{said}"));
         let listed = listed.split(" (in variant").next().unwrap_or_default();

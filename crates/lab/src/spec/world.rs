@@ -20,8 +20,8 @@ use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
 use blockyard_sim::world::{
-    CallCosts, Config, DeviceConfig, ElevatorCosts, ElevatorLock, FsyncOrder, Housekeeping,
-    InterruptConfig, QueueMode, RamConfig, WriteBack,
+    BandwidthConfig, CallCosts, Config, DeviceConfig, ElevatorCosts, ElevatorLock, FsyncOrder,
+    Housekeeping, InterruptConfig, QueueMode, RamConfig, WriteBack,
 };
 
 use super::section::Section;
@@ -39,7 +39,7 @@ const PERCENT: RangeInclusive<u32> = 0..=100;
 
 /// Reads the world's sections of an experiment.
 pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
-    let Machine { topology, costs, call_costs, housekeeping } = machine(root)?;
+    let Machine { topology, costs, call_costs, bandwidth, housekeeping } = machine(root)?;
     let (cache, bio_sectors) = page_cache(root)?;
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
@@ -52,6 +52,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
         topology,
         costs,
         call_costs,
+        bandwidth,
         cache,
         write_back,
         fs,
@@ -75,6 +76,7 @@ struct Machine {
     topology: Topology,
     costs: Costs,
     call_costs: CallCosts,
+    bandwidth: Option<BandwidthConfig>,
     housekeeping: Option<Housekeeping>,
 }
 
@@ -114,11 +116,36 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
         verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
     };
     costs.finish()?;
+    let bandwidth = bandwidth(&mut machine, topology.sockets)?;
     let every = us(&mut machine, "housekeeping_us", 0)?;
     let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
     machine.finish()?;
     let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
-    Ok(Machine { topology, costs: read, call_costs, housekeeping })
+    Ok(Machine { topology, costs: read, call_costs, bandwidth, housekeeping })
+}
+
+/// Reads the limits of memory.
+fn bandwidth(machine: &mut Section<'_>, sockets: u16) -> Result<Option<BandwidthConfig>, Error> {
+    const MIB_MAX: u64 = 1 << 24;
+    let mut section = machine.part("bandwidth")?;
+    let memory = section.number("memory_mib_per_s", 0..=MIB_MAX, 0u64)?;
+    let link = section.number("link_mib_per_s", 0..=MIB_MAX, 0u64)?;
+    let read = BandwidthConfig {
+        memory_bytes_per_s: memory << 20,
+        link_bytes_per_s: (link > 0).then_some(link << 20),
+        cipher_percent: section.number("cipher_percent", 0..=1000, 200)?,
+        copy_percent: section.number("copy_percent", 0..=1000, 200)?,
+        dma_percent: section.number("dma_percent", 0..=1000, 100)?,
+        device_socket: section.number("device_socket", 0..=15, 0)?,
+    };
+    if link > 0 && memory == 0 {
+        return Err(section.wrong_key("link_mib_per_s", "has no effect without memory_mib_per_s"));
+    }
+    if read.device_socket >= sockets {
+        return Err(section.wrong_key("device_socket", "is not below machine.sockets"));
+    }
+    section.finish()?;
+    Ok((memory > 0).then_some(read))
 }
 
 /// Reads the number of CPUs of a core, and their speed when both are busy.

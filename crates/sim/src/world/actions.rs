@@ -16,6 +16,7 @@ use blockyard_engine::request::Tag;
 use blockyard_engine::sq::{Sqe, Token};
 use blockyard_engine::time::Nanos;
 
+use super::bandwidth::FlowId;
 use crate::cpu::{CpuId, ThreadId};
 
 /// The context of an action.
@@ -30,6 +31,21 @@ impl Context {
         match self {
             Self::Thread(cpu, _) | Self::Interrupt(cpu) => cpu,
         }
+    }
+}
+
+/// An action of an interrupt whose cost is paid at some time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interrupt {
+    pub(super) cpu: CpuId,
+    pub(super) action: Action,
+    /// Its traffic: the interrupt ends after that.
+    pub(super) flow: Option<FlowId>,
+}
+
+impl Interrupt {
+    pub(super) fn of(cpu: CpuId, action: Action) -> Self {
+        Self { cpu, action, flow: None }
     }
 }
 

@@ -138,9 +138,9 @@ fn make_call(
         }
         Call::Write { file, offset_bytes, len_bytes } => {
             let pages = pages(offset_bytes, len_bytes);
-            let cost = costs.syscall + Nanos(costs.page.0 * (pages.end - pages.start));
+            let copied = threads.copy_pages(cpu, thread, costs.page, pages.end - pages.start);
             threads.set(thread, Doing::Write { file, pages, handle: false });
-            Turn::Run(cost)
+            Turn::Run(costs.syscall + copied)
         }
         Call::Fsync(file) => {
             begin_fsync(config, threads, files, (thread, file));
@@ -240,7 +240,7 @@ fn read(
             }
         };
         pages.start += 1;
-        cost = cost + config.costs.page;
+        cost = cost + threads.copy_pages(cpu, thread, config.costs.page, 1);
         let causes = &mut threads.observers.causes;
         causes.page_lookups += 1;
         causes.page_hits += u64::from(!std::mem::take(&mut waited));

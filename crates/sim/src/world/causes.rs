@@ -37,8 +37,17 @@ pub struct ElevatorCounters {
     pub waiters: u64,
 }
 
+/// Traffic of a memory whose rate is limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCauses {
+    /// Bytes of ciphers, copies and DMA.
+    pub bytes: u64,
+    /// CPU time in which threads waited for memory.
+    pub waited: Nanos,
+}
+
 /// Causes of a run's time.
-// 17 fields: each is one cause that the lab prints.
+// 18 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Causes {
     /// Counters of the queue.
@@ -59,6 +68,8 @@ pub struct Causes {
     pub crypt: Option<CryptCauses>,
     /// Causes of a null device.
     pub null: Option<NullCauses>,
+    /// Traffic of the memory, if its rate is limited.
+    pub memory: Option<MemoryCauses>,
     /// Time in which the device was idle although bios waited, because the elevator idled.
     pub idle_waiting: Nanos,
     /// Sum, over synchronous bios, of the bytes in queue and device at their submission.

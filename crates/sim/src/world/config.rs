@@ -1,5 +1,6 @@
 //! Configuration of a simulated world.
 
+mod bandwidth;
 mod elevator;
 mod interrupts;
 mod mapped;
@@ -20,13 +21,14 @@ use crate::device::flash::{Flash, FlashConfig};
 use crate::device::memory::{Memory, MemoryConfig};
 use crate::fs::FsConfig;
 
+pub use bandwidth::BandwidthConfig;
 pub use elevator::{ElevatorCosts, ElevatorLock};
 pub use interrupts::InterruptConfig;
 pub use mapped::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
 
 /// A world, from the top down.
-// 18 fields: one for each layer that an experiment may set.
+// 19 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.
@@ -35,6 +37,8 @@ pub struct Config {
     pub costs: Costs,
     /// Further costs of calls.
     pub call_costs: CallCosts,
+    /// Rates of memory; `None`: no limit.
+    pub bandwidth: Option<BandwidthConfig>,
     /// Page cache.
     pub cache: CacheConfig,
     /// Write-back threads.

@@ -7,13 +7,14 @@
 //!                                              device model
 //! ```
 //! Time advances from event to event: a timer, the queue or the device, or the end of a burst.
-//! Events at one moment occur in this order. A thread acts in turns: it runs for the cost of an
-//! action, then performs it or waits.
+//! Events at one moment occur in this order, after the ends of flows through memory. A thread acts
+//! in turns: it runs for the cost of an action, then performs it or waits.
 //!
 //! Left out: reads of metadata other than bitmaps, partial pages, memory pressure on writers, swap.
 
 mod actions;
 mod background;
+mod bandwidth;
 mod calls;
 mod causes;
 mod clock;
@@ -41,11 +42,13 @@ use self::machine::Machine;
 use self::thread::{Doing, Kind, Turn};
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
-pub use causes::{Causes, CryptCauses, ElevatorCounters, NullCauses, Outcome, Spread};
+pub use causes::{
+    Causes, CryptCauses, ElevatorCounters, MemoryCauses, NullCauses, Outcome, Spread,
+};
 pub use config::{
-    Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig, ElevatorCosts, ElevatorLock,
-    FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig, MappedCosts, NullConfig,
-    PagesConfig, QueueMode, RamConfig, StackConfig, StackCosts, WriteBack,
+    BandwidthConfig, Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig, ElevatorCosts,
+    ElevatorLock, FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig, MappedCosts,
+    NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig, StackCosts, WriteBack,
 };
 pub use trace::{Event, Observer, Role, Wait};
 
@@ -150,14 +153,19 @@ impl<'a, T: Task> World<'a, T> {
     fn step(&mut self) -> Result<(), String> {
         let timer = self.machine.threads.clock.timers.next_at();
         let device = self.devices.next_event();
-        let next = earlier(earlier(timer, device), self.machine.threads.cpus.next_event());
+        let memory = self.machine.threads.next_flow_end();
+        let others = earlier(memory, self.machine.threads.cpus.next_event());
+        let next = earlier(earlier(timer, device), others);
         let stuck = || format!("nothing happens any more: {}", self.blocked_tasks());
         let at = next.ok_or_else(stuck)?;
         if at > LONGEST_RUN {
             return Err(format!("the run has not ended after ten days: {}", self.blocked_tasks()));
         }
         self.machine.threads.clock.now = at;
-        if timer == Some(at) {
+        if memory == Some(at) {
+            self.machine.threads.end_flows();
+            self.devices.end_transfers(&mut self.machine);
+        } else if timer == Some(at) {
             self.machine.threads.ring();
         } else if device == Some(at) {
             self.devices.advance(&mut self.machine);
@@ -188,6 +196,7 @@ impl<'a, T: Task> World<'a, T> {
             Turn::Run(burst) => {
                 let now = self.now();
                 self.machine.threads.cpus.run(now, cpu, burst);
+                self.machine.threads.draw(cpu, thread);
             }
             Turn::Block(on) => self.machine.threads.block_on(cpu, thread, on),
             Turn::Exit => {
@@ -232,6 +241,7 @@ impl<'a, T: Task> World<'a, T> {
         let mut causes = threads.observers.causes.clone();
         causes.switches = counters.switches;
         causes.wake_ups = counters.wake_ups;
+        causes.memory = threads.memory_causes();
         devices.add_causes(&threads, &mut causes);
         let trace_hash = threads.observers.trace_hash();
         Outcome { ended, cpus: config.topology.cpus(), cpu_busy, trace_hash, causes }

@@ -75,6 +75,7 @@ pub(super) fn config(elevator: &str) -> Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
         costs: costs(),
         call_costs: CallCosts::default(),
+        bandwidth: None,
         cache: CacheConfig {
             memory_bytes: 64 << 20,
             dirty_ratio_percent: 20,

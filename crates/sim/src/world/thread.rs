@@ -9,6 +9,7 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Reaped};
 
 use super::actions::{Next, Pending};
+use super::bandwidth::Traffic;
 use super::in_flight::{Out, WritesUpTo};
 use super::pools::PoolId;
 use super::trace::{Role, Wait};
@@ -17,7 +18,7 @@ use crate::cpu::CpuId;
 use crate::fs::CommitStep;
 
 /// A thread.
-// 15 fields: each layer keeps its started work for the thread here.
+// 16 fields: each layer keeps its started work for the thread here.
 pub(super) struct Thread {
     pub(super) kind: Kind,
     pub(super) io_context: IoContext,
@@ -42,6 +43,8 @@ pub(super) struct Thread {
     pub(super) direct: Direct,
     /// Pending actions.
     pub(super) pending: Pending,
+    /// Traffic of its next burst.
+    pub(super) traffic: Traffic,
 }
 
 /// Direct operations of a thread.
@@ -153,6 +156,7 @@ impl Thread {
             read_ahead: Vec::new(),
             direct: Direct::default(),
             pending: Pending::default(),
+            traffic: Traffic::default(),
         }
     }
 

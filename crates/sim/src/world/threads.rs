@@ -5,10 +5,13 @@ use std::ops::{Index, IndexMut};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use super::bandwidth::{Bandwidth, Burst, FlowId, Moved, Traffic};
+use super::causes::MemoryCauses;
 use super::clock::{Clock, Timer};
 use super::observers::Observers;
 use super::thread::{Doing, Kind, Thread};
 use super::trace::{Event, Observer, Wait};
+use crate::cache::PAGE_BYTES;
 use crate::cpu::{Affinity, Costs, CpuId, Cpus, ThreadId, Topology};
 
 /// The clock, the CPUs, their threads, and the observers.
@@ -21,6 +24,9 @@ pub(super) struct Threads<'a> {
     /// Costs of the current context, for which its CPU has not been charged.
     spent: Nanos,
     pub(super) observers: Observers<'a>,
+    /// `None`: the rate of memory has no limit.
+    pub(super) bandwidth: Option<Bandwidth>,
+    topology: Topology,
 }
 
 impl<'a> Threads<'a> {
@@ -32,6 +38,8 @@ impl<'a> Threads<'a> {
             running_on: None,
             spent: Nanos(0),
             observers: Observers::new(observer),
+            bandwidth: None,
+            topology,
         }
     }
 
@@ -156,6 +164,84 @@ impl<'a> Threads<'a> {
     /// Charges a CPU for an interrupt; returns the end of the interrupt.
     pub(super) fn charge(&mut self, cpu: CpuId, cost: Nanos) -> Nanos {
         self.cpus.charge(self.clock.now, cpu, cost)
+    }
+
+    /// Cost of the copy of pages, which is traffic of the thread's next burst.
+    pub(super) fn copy_pages(
+        &mut self,
+        cpu: CpuId,
+        thread: ThreadId,
+        page: Nanos,
+        count: u64,
+    ) -> Nanos {
+        if let Some(bandwidth) = &self.bandwidth {
+            let percent = u64::from(bandwidth.config().copy_percent);
+            let home = self.topology.socket_of(cpu);
+            self.adds(thread, Traffic { bytes: count * PAGE_BYTES * percent / 100, home });
+        }
+        Nanos(page.0 * count)
+    }
+
+    /// Adds to the traffic of the thread's next burst.
+    pub(super) fn adds(&mut self, thread: ThreadId, Traffic { bytes, home }: Traffic) {
+        let sum = &mut self[thread].traffic;
+        *sum = Traffic { bytes: sum.bytes + bytes, home };
+    }
+
+    /// The traffic of the burst that has begun.
+    pub(super) fn draw(&mut self, cpu: CpuId, thread: ThreadId) {
+        let Some(bandwidth) = &mut self.bandwidth else { return };
+        let traffic = std::mem::take(&mut self.all[thread.0 as usize].traffic);
+        if traffic.bytes == 0 {
+            return;
+        }
+        let now = self.clock.now;
+        let works_until = self.cpus.burst_end(cpu);
+        let socket = self.topology.socket_of(cpu);
+        bandwidth.begin_burst(now, traffic, socket, Burst { cpu, thread, works_until });
+        self.move_ends();
+    }
+
+    /// Begins a flow without a thread, which takes at least this time; `None` without a limit.
+    pub(super) fn begin_flow(
+        &mut self,
+        traffic: Traffic,
+        socket: u16,
+        least: Nanos,
+    ) -> Option<FlowId> {
+        let bandwidth = self.bandwidth.as_mut().filter(|_| traffic.bytes > 0)?;
+        let id = bandwidth.begin(self.clock.now, traffic, socket, least);
+        self.move_ends();
+        Some(id)
+    }
+
+    /// End of a flow if nothing else changes; `None` if it has ended.
+    pub(super) fn flow_end(&self, id: FlowId) -> Option<Nanos> {
+        self.bandwidth.as_ref().and_then(|bandwidth| bandwidth.end_of(id))
+    }
+
+    pub(super) fn next_flow_end(&self) -> Option<Nanos> {
+        self.bandwidth.as_ref().and_then(Bandwidth::next_event)
+    }
+
+    /// Ends the flows that are due.
+    pub(super) fn end_flows(&mut self) {
+        if let Some(bandwidth) = &mut self.bandwidth {
+            bandwidth.advance(self.clock.now);
+        }
+        self.move_ends();
+    }
+
+    fn move_ends(&mut self) {
+        let moved = self.bandwidth.as_mut().map(Bandwidth::take_moved);
+        for Moved { burst, from, to } in moved.into_iter().flatten() {
+            self.cpus.move_end(burst.cpu, burst.thread, from, to);
+        }
+    }
+
+    pub(super) fn memory_causes(&self) -> Option<MemoryCauses> {
+        let bandwidth = self.bandwidth.as_ref()?;
+        Some(MemoryCauses { bytes: bandwidth.moved_bytes(), waited: bandwidth.waited() })
     }
 
     /// The waiting threads, as text.

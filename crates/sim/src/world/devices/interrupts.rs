@@ -15,7 +15,7 @@ use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
-use super::super::actions::{Action, Context};
+use super::super::actions::{Action, Context, Interrupt};
 use super::super::config::Config;
 use super::super::machine::Machine;
 use super::super::trace::Event;
@@ -55,7 +55,7 @@ impl Devices {
             machine.threads.event(Event::Complete { tag: tag.index });
             self.end_request(machine, by, tag);
         } else {
-            self.block.start(machine.threads.now(), issue);
+            self.start_request(machine, issue);
         }
     }
 
@@ -100,7 +100,8 @@ impl Devices {
         let near = topology.socket_of(cpu) == topology.socket_of(by.cpu());
         let after = if near { costs.ipi } else { costs.ipi_remote };
         machine.threads.observers.causes.ended_by_call += 1;
-        self.interrupts.schedule(machine.threads.now() + after, (cpu, Action::Called(tag)));
+        let called = Interrupt::of(cpu, Action::Called(tag));
+        self.interrupts.schedule(machine.threads.now() + after, called);
     }
 
     /// Completes a request and runs the queue.

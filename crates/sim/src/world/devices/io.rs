@@ -2,6 +2,7 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::mq::{Issue, Submitted};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 use super::super::actions::{Action, Context};
@@ -81,12 +82,17 @@ impl Devices {
         let mut ended = std::mem::take(&mut self.scratch.device_ended);
         self.block.advance_device(machine.threads.now(), &mut ended);
         for (at, tag) in ended.drain(..) {
-            self.at_device -= 1;
             machine.threads.observers.event(at, Event::Complete { tag: tag.index });
-            self.device_interrupts(machine, tag);
+            self.model_completes(machine, tag);
         }
         self.scratch.device_ended = ended;
         self.run_queue(machine, Context::Interrupt(KEEPER));
+    }
+
+    /// The device has completed a request.
+    pub(super) fn device_completes(&mut self, machine: &mut Machine<'_>, tag: Tag) {
+        self.at_device -= 1;
+        self.device_interrupts(machine, tag);
     }
 
     /// Runs the queue; ended bios return to their owners.

@@ -17,6 +17,7 @@ mod interrupts;
 mod io;
 mod null;
 mod throttled;
+mod transfers;
 mod turns;
 
 use blockyard_engine::bio::{BlkStatus, Done};
@@ -30,7 +31,8 @@ use self::elevator::ElevatorWork;
 use self::interrupts::Submitters;
 use self::null::Null;
 use self::throttled::Throttled;
-use super::actions::{Action, Context, Step};
+use self::transfers::Transfers;
+use super::actions::{Context, Interrupt, Step};
 use super::causes::Causes;
 use super::config::{Config, DeviceConfig};
 use super::machine::Machine;
@@ -65,7 +67,9 @@ pub(super) struct Devices {
     bios: Bios,
     submitters: Submitters,
     /// Actions of interrupts, after their cost is paid.
-    interrupts: EventHeap<(CpuId, Action)>,
+    interrupts: EventHeap<Interrupt>,
+    /// Stays empty without a limit of memory.
+    transfers: Transfers,
     /// Number of requests at the device.
     at_device: u32,
     /// Number of dispatched requests that have not ended for the queue.
@@ -109,6 +113,7 @@ impl Devices {
             bios: Bios::default(),
             submitters: Submitters::default(),
             interrupts: EventHeap::default(),
+            transfers: Transfers::default(),
             at_device: 0,
             in_flight: 0,
             scratch: Scratch::default(),
@@ -225,11 +230,15 @@ impl Devices {
         while self.bios.len() > 0 {
             let block = self.block.next_event();
             let interrupt = self.interrupts.next_at();
-            let at = earlier(block, interrupt).ok_or_else(|| {
+            let memory = machine.threads.next_flow_end();
+            let at = earlier(memory, earlier(block, interrupt)).ok_or_else(|| {
                 format!("{} bios never end, and nothing happens any more", self.bios.len())
             })?;
             machine.threads.clock.now = machine.threads.now().max(at);
-            if interrupt == Some(at) {
+            if memory == Some(at) {
+                machine.threads.end_flows();
+                self.end_transfers(machine);
+            } else if interrupt == Some(at) {
                 self.interrupt_ends(machine);
             } else {
                 self.advance_block(machine);

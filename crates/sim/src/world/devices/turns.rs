@@ -4,7 +4,8 @@ use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::mq::{Issue, PlugRule};
 use blockyard_engine::time::Nanos;
 
-use super::super::actions::{Action, Context, Next};
+use super::super::actions::{Action, Context, Interrupt, Next};
+use super::super::bandwidth::Traffic;
 use super::super::config::{Config, DeviceConfig};
 use super::super::machine::Machine;
 use super::super::thread::Turn;
@@ -74,6 +75,7 @@ impl Devices {
                 }
                 continue;
             }
+            self.add_traffic(machine, thread, next);
             let deferred = std::mem::take(&mut machine.threads[thread].pending.deferred);
             let cost = next
                 .map_or(deferred, |next| deferred + self.cost_of_next(machine, cpu, thread, next));
@@ -102,6 +104,20 @@ impl Devices {
                 self.cost_of_step(machine.config, cpu, &step)
             }
         }
+    }
+
+    /// Adds the traffic of an action to the burst that pays for it.
+    fn add_traffic(&mut self, machine: &mut Machine<'_>, thread: ThreadId, next: Option<Next>) {
+        if machine.config.bandwidth.is_none() {
+            return;
+        }
+        let pending = &machine.threads[thread].pending;
+        let traffic = match next {
+            Some(Next::Step) => self.traffic_of_step(machine.config, &pending.todo[0]),
+            Some(Next::Issue) => traffic_of_issue(machine.config, &pending.issues[0]),
+            Some(Next::Bio) | None => return,
+        };
+        machine.threads.adds(thread, traffic);
     }
 
     /// Closes a thread's plug; false if it was empty.
@@ -134,12 +150,26 @@ impl Devices {
         }
         let cost = self.cost_of(machine.config, cpu, &action);
         let at = machine.threads.charge(cpu, cost);
-        self.interrupts.schedule(at, (cpu, action));
+        let traffic = match &action {
+            Action::Step(step) => self.traffic_of_step(machine.config, step),
+            Action::Issue(issue) => traffic_of_issue(machine.config, issue),
+            _ => Traffic::default(),
+        };
+        let least = at.since(machine.threads.now());
+        let socket = machine.config.topology.socket_of(cpu);
+        let flow = machine.threads.begin_flow(traffic, socket, least);
+        self.interrupts.schedule(at, Interrupt { cpu, action, flow });
     }
 
     /// Ends an interrupt whose cost is paid.
     pub(super) fn interrupt_ends(&mut self, machine: &mut Machine<'_>) {
-        let Some((_, (cpu, action))) = self.interrupts.take() else { return };
+        let Some((now, interrupt)) = self.interrupts.take() else { return };
+        let Interrupt { cpu, action, flow } = interrupt;
+        if let Some(until) = flow.and_then(|flow| machine.threads.flow_end(flow)) {
+            // Its CPU waits for memory.
+            let at = machine.threads.charge(cpu, until.since(now));
+            return self.interrupts.schedule(at.max(until), interrupt);
+        }
         machine.threads.running_on = Some(cpu);
         self.perform(machine, Context::Interrupt(cpu), action);
         machine.threads.running_on = None;
@@ -224,4 +254,13 @@ impl Devices {
             _ => config.costs.issue,
         }
     }
+}
+
+/// Traffic of the issue of a request: a RAM disk's copy.
+fn traffic_of_issue(config: &Config, issue: &Issue) -> Traffic {
+    let Some(bandwidth) = config.bandwidth.filter(|_| config.device.is_memory()) else {
+        return Traffic::default();
+    };
+    let home = config.topology.socket_of(CpuId(issue.origin.cpu));
+    Traffic { bytes: issue.len.bytes() * u64::from(bandwidth.copy_percent) / 100, home }
 }

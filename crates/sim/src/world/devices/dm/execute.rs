@@ -5,7 +5,8 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 
-use super::super::super::actions::{Action, Context, Next, Step, Via};
+use super::super::super::actions::{Action, Context, Interrupt, Next, Step, Via};
+use super::super::super::bandwidth::Traffic;
 use super::super::super::config::{Below, Config, Cryptd};
 use super::super::super::machine::Machine;
 use super::super::super::pools::PoolId;
@@ -188,6 +189,29 @@ impl Devices {
         }
     }
 
+    /// Traffic of a step through memory: of a cipher that its context runs, or of the copy of a RAM
+    /// disk. The data is in the socket of the original submitter.
+    pub(in crate::world::devices) fn traffic_of_step(
+        &mut self,
+        config: &Config,
+        step: &Step,
+    ) -> Traffic {
+        let Some(bandwidth) = config.bandwidth else { return Traffic::default() };
+        let (len_bytes, percent) = match (step.sqe.op, self.mapped().config.below) {
+            (SqeOp::Crypt { src, .. }, _) if step.runs_cipher() => {
+                (src.len_bytes, bandwidth.cipher_percent)
+            }
+            (SqeOp::Read { buf, .. } | SqeOp::Write { buf, .. }, Below::Memory { ns_per_kib })
+                if ns_per_kib > 0 =>
+            {
+                (buf.len_bytes, bandwidth.copy_percent)
+            }
+            _ => return Traffic::default(),
+        };
+        let home = config.topology.socket_of(CpuId(step.sqe.origin.cpu));
+        Traffic { bytes: u64::from(len_bytes) * u64::from(percent) / 100, home }
+    }
+
     /// Executes a step that is paid for. Returns whether a thread must wait for a request.
     pub(in crate::world::devices) fn execute(
         &mut self,
@@ -211,7 +235,7 @@ impl Devices {
                 machine.threads.wake_from(writer, Wait::Work);
             }
             SqeOp::Timeout { after } => {
-                let timeout = (by.cpu(), Action::Timeout(sqe.token));
+                let timeout = Interrupt::of(by.cpu(), Action::Timeout(sqe.token));
                 self.interrupts.schedule(machine.threads.now() + after, timeout);
             }
             SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {

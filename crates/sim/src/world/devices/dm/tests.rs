@@ -14,8 +14,8 @@ use crate::cpu::Topology;
 use crate::memory::MemoryConfig;
 use crate::world::tests::{US, config as world};
 use crate::world::{
-    Below, Config, CryptCauses, Cryptd, ElevatorCosts, ElevatorCounters, MappedConfig, MappedCosts,
-    Outcome, PagesConfig, run,
+    BandwidthConfig, Below, Config, CryptCauses, Cryptd, ElevatorCosts, ElevatorCounters,
+    MappedConfig, MappedCosts, Outcome, PagesConfig, run,
 };
 
 const KIB: u64 = 1024;
@@ -514,4 +514,37 @@ fn work_of_an_elevator_is_busy_time_of_threads_and_interrupts() {
         assert!(twice.abs_diff(2 * work.0) * 50 <= twice, "{elevator}: {twice} and {work:?}");
         before = work;
     }
+}
+
+/// The utilisation law: eight CPUs that encrypt are as fast as the memory of their sockets.
+#[test]
+fn memory_limits_the_rate_of_many_ciphers_and_is_shared_by_their_sockets() {
+    let rate = |memory_mib: u64| {
+        let mut config = config("inline", "none", Below::Memory { ns_per_kib: 0 });
+        config.bandwidth = (memory_mib > 0).then_some(BandwidthConfig {
+            memory_bytes_per_s: memory_mib << 20,
+            link_bytes_per_s: None,
+            cipher_percent: 200,
+            copy_percent: 200,
+            dma_percent: 100,
+            device_socket: 0,
+        });
+        let load = Load { jobs: 8, each: 100, depth: 1, kib: 64, reads_percent: 50 };
+        let outcome = outcome(&config, load);
+        let bytes = load.jobs * u64::from(load.each) * load.kib * KIB;
+        if let Some(memory) = outcome.causes.memory {
+            assert_eq!(memory.bytes, 2 * bytes, "each byte is read and written");
+        }
+        (bytes as f64 / outcome.ended.0 as f64 * 1e9 / f64::from(1 << 20), outcome)
+    };
+    let (free, unlimited) = rate(0);
+    let (wide, same) = rate(1 << 20);
+    assert!((wide / free - 1.0).abs() < 0.01, "a wide memory: {wide} and {free} MiB/s");
+    assert!(same.causes.memory.is_some() && unlimited.causes.memory.is_none());
+    // Two sockets with 1000 MiB/s each; a byte in the cipher is two in memory.
+    let (narrow, waits) = rate(1_000);
+    assert!(free > 2_000.0, "the control: {free} MiB/s");
+    assert!((900.0..=1_001.0).contains(&narrow), "{narrow} MiB/s");
+    assert!(waits.causes.memory.unwrap().waited > Nanos::from_ms(1));
+    assert_eq!(rate(1_000).1, waits, "twice the same");
 }
