@@ -11,11 +11,12 @@ use crate::failure::Failure;
 /// CPUs and memory.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlacementArgs {
-    /// Run only on these CPUs, as in 0-3,8, and the programs that it starts too
+    /// Limit the process, and the programs that it starts, to these CPUs, as in 0-3,8
     #[arg(long, value_name = "LIST", value_parser = CpuList::parse)]
     pub(crate) cpus: Option<CpuList>,
 
-    /// Run only on the CPUs of this NUMA node, and prefer its memory; with --cpus the CPUs of both
+    /// Limit the process to the CPUs of this NUMA node, and prefer the node's memory. With --cpus,
+    /// the CPUs must be in both
     #[arg(long, value_name = "NODE")]
     pub(crate) numa: Option<u16>,
 }

@@ -436,14 +436,16 @@ fn of_threads(pid: Pid, field: &str) -> Vec<String> {
 }
 
 #[test]
-fn process_of_a_mount_is_limited_and_its_driver_is_not() {
+fn process_of_a_mount_is_limited_and_its_driver_only_to_the_cpus() {
     let home = Home::new();
     if !home.ext4() {
         return;
     }
     for (more, value) in [(&[][..], "2"), (&["--sandbox", "off"], "0"), (&["--as-file"], "2")] {
-        let words = [&["vol", "dir", "--threads", "3"], more].concat();
+        let words = [&["vol", "dir", "--threads", "3", "--cpus", "0"], more].concat();
         let Some(mount) = home.foreground(&words) else { return };
+        let cpus = of_threads(mount.pid(), "Cpus_allowed_list:");
+        assert!(cpus.iter().all(|list| list == "0"), "{more:?}: {cpus:?}");
         let limits = of_threads(mount.pid(), "Seccomp:");
         assert!(limits.len() > 3 && limits.iter().all(|one| one == value), "{more:?}: {limits:?}");
         let is_limited = if value == "2" { "1" } else { "0" };
@@ -451,6 +453,7 @@ fn process_of_a_mount_is_limited_and_its_driver_is_not() {
         assert!(privileges.iter().all(|one| one == is_limited), "{more:?}: {privileges:?}");
         // With `--as-file` the youngest child is the broker.
         assert_eq!(of_threads(mount.child_pid(), "Seccomp:")[0], "0");
+        assert_eq!(of_threads(mount.child_pid(), "Cpus_allowed_list:")[0], "0");
         kill_process(mount.pid(), Signal::TERM).unwrap();
         assert_eq!(mount.end().0, Some(0));
         assert_eq!(home.leftovers(), [""; 0]);

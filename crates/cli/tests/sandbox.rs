@@ -97,6 +97,9 @@ fn cpus_and_nodes_that_are_not_there_are_named() {
     assert!(said.contains("--cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
     lab.write("c.toml", "cpus = '1,,x'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
     let said = lab.refused(&["serve", "--config", "c.toml"], 1);
+    lab.write("d.toml", "cpus = '4095'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
+    let other = lab.refused(&["serve", "--config", "d.toml"], 1);
+    assert!(other.contains("d.toml: --cpus 4095: this process may not run on"), "{other}");
     assert!(said.contains("c.toml: cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
 }
 

@@ -294,7 +294,8 @@ impl Executor {
             && (!self.has_queues || self.hctxs.iter().all(Hctx::is_idle))
     }
 
-    /// Runs a waiting job of the workers, if any; its completion may be this executor's.
+    /// Runs a job of this volume that waits for a worker, if any. Its completion may be another
+    /// executor's.
     pub(crate) fn help(&mut self) -> bool {
         let workers = self.workers.as_ref().filter(|_| self.handed_over.to_workers > 0);
         workers.is_some_and(|workers| {

@@ -3,7 +3,9 @@
 //! threads that issued and ended requests, and their context switches.
 
 use blockyard_sim::cpu::Switches;
-use blockyard_sim::world::{Causes, Config, CryptCauses, DeviceConfig, NullCauses, Outcome};
+use blockyard_sim::world::{
+    Causes, Config, CryptCauses, DeviceConfig, MemoryCauses, NullCauses, Outcome,
+};
 
 use super::execute::Measured;
 use super::spec::job::Yield;
@@ -40,6 +42,9 @@ const PAGES_METRICS: &[&str] = &[
     "compactions_per_1000",
 ];
 
+const MEMORY: &str = "memory";
+const MEMORY_METRICS: &[&str] = &["rate", "time_share"];
+
 const NULL: &str = "null";
 const NULL_METRICS: &[&str] = &[
     "issued_by_workers",
@@ -57,6 +62,7 @@ const NULL_METRICS: &[&str] = &[
 pub(crate) fn yields(config: &Config) -> Vec<Yield> {
     let row = |row: &str, metrics| Yield { row: row.into(), metrics };
     let mut rows = vec![row(MACHINE, MACHINE_METRICS)];
+    rows.extend(config.bandwidth.map(|_| row(MEMORY, MEMORY_METRICS)));
     if matches!(config.device, DeviceConfig::Null(_)) {
         rows.push(row(NULL, NULL_METRICS));
     } else if let Some(mapped) = &config.mapped {
@@ -71,6 +77,7 @@ pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
     let causes = &outcome.causes;
     let value = mean(outcome.cpu_busy.0, outcome.ended.0 * u64::from(outcome.cpus));
     let mut rows = vec![Measured { row: MACHINE.into(), metric: "cpu_busy", value }];
+    rows.extend(causes.memory.iter().flat_map(|memory| of_memory(memory, outcome)));
     if let Some(causes) = &causes.null {
         rows.extend(null(causes));
     } else if let Some(crypt) = &causes.crypt {
@@ -79,6 +86,15 @@ pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
         rows.extend(pages(crypt, outcome));
     }
     rows
+}
+
+/// Traffic of the memory, and the share of CPU time in which bursts waited for it.
+fn of_memory(memory: &MemoryCauses, outcome: &Outcome) -> [Measured; 2] {
+    [
+        ("rate", memory.bytes as f64 * 1e9 / outcome.ended.0.max(1) as f64),
+        ("time_share", mean(memory.waited.0, outcome.cpu_busy.0)),
+    ]
+    .map(|(metric, value)| Measured { row: MEMORY.into(), metric, value })
 }
 
 fn queue(crypt: &CryptCauses, causes: &Causes) -> Vec<Measured> {

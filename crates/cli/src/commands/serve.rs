@@ -334,7 +334,7 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     // Before any thread or secret. The last to be dropped: it removes what the others cannot.
     let outside = Outside::start(&args)?;
     let mut plan = Plan::new(&args, activated)?;
-    plan.fixed.placement.apply()?;
+    plan.fixed.place(&args)?;
     plan.raise_descriptors();
     let outside = outside.filter(|_| !plan.sandbox.is_off());
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;

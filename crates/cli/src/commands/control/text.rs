@@ -49,6 +49,10 @@ fn closed(names: &[String]) -> String {
 /// CPUs, quota and memory of the server's process.
 fn placement(placement: &Placement) -> String {
     let Placement { cpus, quota_cpus, memory_node } = placement;
+    // An older server does not say it.
+    if cpus.is_empty() {
+        return String::new();
+    }
     let quota = quota_cpus.map(|quota| format!("; the cgroup's quota is the time of {quota}"));
     let quota = quota.unwrap_or_default();
     let node = memory_node.map(|node| format!("; memory of NUMA node {node}"));

@@ -5,6 +5,7 @@ use clap::Args;
 use super::tls::TlsArgs;
 use super::{ServeArgs, THREADS_MAX};
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::placement::PlacementArgs;
 
 /// Threads for ciphers, and the CPUs of all threads.
@@ -24,7 +25,7 @@ pub(super) struct Fixed {
     /// Names of keys, with their values as text.
     values: Vec<(&'static str, String)>,
     pub(super) threads: Option<u16>,
-    pub(super) placement: PlacementArgs,
+    placement: PlacementArgs,
     /// Volumes can be suspended, and tell more about themselves.
     pub(super) is_controlled: bool,
     pub(super) tls: TlsArgs,
@@ -56,6 +57,15 @@ impl Fixed {
         ];
         let is_controlled = control.is_some() || metrics.is_some();
         Self { values, threads, placement, is_controlled, tls }
+    }
+
+    /// Takes the CPUs and the memory for this thread and all later ones.
+    pub(super) fn place(&self, args: &ServeArgs) -> Result<(), Failure> {
+        let is_of_file = args.computing.placement == PlacementArgs::default();
+        self.placement.apply().map_err(|failure| match &args.config {
+            Some(path) if is_of_file => failure.at(path.display()),
+            _ => failure,
+        })
     }
 
     /// The names of settings that differ.
