@@ -3,7 +3,7 @@
 //! ```toml
 //! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
 //! tls_certificates = "pki"               # with TLS; or: insecure = true
-//! threads = 4                            # cipher workers of all volumes
+//! threads = 4                            # cipher workers
 //! socket_group = "kvm"                   # who may connect: or socket_mode, socket_owner
 //! pid_file = "/run/blockyard/disks.pid"
 //! sandbox = "on"                         # or: require, off; more places: sandbox_allow
@@ -78,7 +78,7 @@ pub(crate) struct Config {
     pub(crate) listen: Option<String>,
     /// TLS of both.
     pub(crate) tls: TlsArgs,
-    /// Cipher workers of each volume.
+    /// Cipher workers that volumes share.
     pub(crate) threads: Option<u16>,
     pub(crate) placement: PlacementArgs,
     /// Limit of connections.

@@ -37,50 +37,67 @@ impl PlacementArgs {
         Self { cpus: self.cpus.clone().or(config.cpus.clone()), numa: self.numa.or(config.numa) }
     }
 
-    /// Applies them to this thread and to all later ones.
-    pub(crate) fn apply(&self) -> Result<(), Failure> {
-        let allowed = cpus::allowed();
-        let mut wanted = allowed.clone();
-        if let Some(CpuList(list)) = &self.cpus {
-            if let Some(other) = list.iter().find(|cpu| !allowed.contains(cpu)) {
-                return Err(Failure::failed(format!(
-                    "--cpus {}: this process may not run on CPU {other}, only on {}",
-                    cpus::as_list(list),
-                    cpus::as_list(&allowed)
-                )));
-            }
-            wanted.clone_from(list);
+    /// Applies them to this thread and to all later ones. Returns the CPUs, if they are limited; or
+    /// the setting that cannot be applied, with the reason.
+    pub(crate) fn apply(&self) -> Result<Option<Vec<u16>>, (Setting, Failure)> {
+        if *self == Self::default() {
+            return Ok(None);
         }
+        let mut wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
         if let Some(node) = self.numa {
-            let of_node = cpus_of(node)?;
-            wanted.retain(|cpu| of_node.contains(cpu));
-            let refused = |problem: &dyn std::fmt::Display| {
-                Failure::failed(format!("--numa {node}: {problem}"))
+            let failed = |problem: String| {
+                (Setting::Numa, Failure::failed(format!("--numa {node}: {problem}")))
             };
+            let of_node = cpus_of(node).map_err(failed)?;
+            wanted.retain(|cpu| of_node.contains(cpu));
             if wanted.is_empty() {
                 let its = cpus::as_list(&of_node);
-                return Err(refused(&format_args!("no CPU of the node is allowed; it has {its}")));
+                return Err(failed(match self.cpus {
+                    Some(_) => format!("no CPU of --cpus is of this node, which has {its}"),
+                    None => format!("this process may run on no CPU of the node, which has {its}"),
+                }));
             }
-            cpus::prefer_memory_of(node).map_err(|error| refused(&error))?;
+            cpus::prefer_memory_of(node).map_err(|error| {
+                failed(format!("the system refuses the node's memory (set_mempolicy): {error}"))
+            })?;
         }
-        if wanted == allowed {
-            return Ok(());
-        }
+        // Also if these are all that are allowed now: CPUs may be added later.
         let list = cpus::as_list(&wanted);
-        cpus::run_on(&wanted)
-            .map_err(|error| Failure::failed(format!("cannot run on the CPUs {list}: {error}")))
+        cpus::run_on(&wanted).map_err(|error| {
+            (Setting::Cpus, Failure::failed(format!("cannot run on the CPUs {list}: {error}")))
+        })?;
+        Ok(Some(wanted))
+    }
+
+    /// Those of `--cpus`, or all that this process may run on.
+    fn allowed_cpus(&self) -> Result<Vec<u16>, Failure> {
+        let allowed = cpus::allowed();
+        let Some(CpuList(list)) = &self.cpus else { return Ok(allowed) };
+        match list.iter().find(|cpu| !allowed.contains(cpu)) {
+            Some(other) => Err(Failure::failed(format!(
+                "--cpus {}: this process may not run on CPU {other}, only on {}",
+                cpus::as_list(list),
+                cpus::as_list(&allowed)
+            ))),
+            None => Ok(list.clone()),
+        }
     }
 }
 
+/// One of the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    Cpus,
+    Numa,
+}
+
 /// The CPUs of a node.
-fn cpus_of(node: u16) -> Result<Vec<u16>, Failure> {
+fn cpus_of(node: u16) -> Result<Vec<u16>, String> {
     const NODES: &str = "/sys/devices/system/node";
     let Ok(list) = fs::read_to_string(format!("{NODES}/node{node}/cpulist")) else {
         let nodes = fs::read_to_string(format!("{NODES}/online"));
-        return Err(Failure::failed(format!(
-            "--numa {node}: there is no such node; this machine has {}",
-            nodes.as_deref().map_or("none", str::trim)
-        )));
+        let nodes = nodes.as_deref().map_or("none", str::trim);
+        return Err(format!("there is no such node; this machine has {nodes}"));
     };
     // A node may have memory only.
     Ok(cpu_list(list.trim()).unwrap_or_default())

@@ -7,9 +7,13 @@ mod lab;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use lab::home::{HEADER_BYTES, Home, IMAGE_BYTES, child_of, has, wait_for_end};
-use lab::{noise, one_error, text};
+use lab::nbd::Nbd;
+use lab::{Server, noise, one_error, text};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 #[test]
@@ -597,4 +601,38 @@ fn signal_ends_a_mount_of_fat_with_open_files_in_order() {
     user.wait().unwrap();
     assert_eq!(home.leftovers(), [""; 0]);
     assert_eq!(text(&home.run(&["cp", "vol:/file", "-", "-d", "pass"]).stdout), "kept\n");
+}
+
+/// A mount that is stopped stands for a disk that does not answer.
+#[test]
+fn export_opens_while_the_disk_of_another_one_does_not_answer() {
+    let home = Home::new();
+    home.volume("vol", b"");
+    home.lab.write("key", noise(64, 1));
+    home.lab.write("b", vec![0; 1 << 20]);
+    let export = |name: &str, volume: &str| {
+        format!(
+            "[exports.{name}]\nvolume = '{volume}'\ntype = 'plain'\nkey_file = 'key'\n\
+             cipher = 'aes-xts-plain64'\nkey_size = 512\nopen = 'first-use'\n"
+        )
+    };
+    let exports = export("a", "dir/vol") + &export("b", "b");
+    home.lab.write("c.toml", format!("socket = 's'\nsandbox_allow = ['.']\n{exports}"));
+    home.give();
+    let Some(mount) = home.foreground(&["vol", "dir", "--as-file"]) else { return };
+    let server = Server::start(home.blockyard(&["serve", "--config", "c.toml"]));
+    let socket = home.lab.path("s");
+    let on_it = Nbd::open_export(&socket, "a");
+    kill_process(mount.pid(), Signal::STOP).unwrap();
+    let (opened, answer) = channel();
+    let client = thread::spawn(move || opened.send(Nbd::open_export(&socket, "b").read(0, 512)));
+    // Far longer than an opening takes. The mount continues in any case, or nothing here could end.
+    let answer = answer.recv_timeout(Duration::from_secs(30));
+    kill_process(mount.pid(), Signal::CONT).unwrap();
+    assert_eq!(answer.expect("the export opens").len(), 512);
+    client.join().unwrap().unwrap();
+    drop(on_it);
+    assert!(server.stop(Signal::TERM).success());
+    home.ok(&["umount", "dir"]);
+    assert_eq!(mount.end().0, Some(0));
 }

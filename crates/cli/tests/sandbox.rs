@@ -68,6 +68,10 @@ fn workers_are_those_of_all_volumes_and_run_on_the_given_cpus() {
     assert!(names.len() < 20, "{names:?}");
     let cpus = of_threads(&server, "Cpus_allowed_list:");
     assert!(cpus.iter().all(|list| list == "0"), "{cpus:?}");
+    // The process that starts a key_command later.
+    let [broker] = children(&server)[..] else { panic!("one process is outside of the sandbox") };
+    let broker = fs::read_to_string(format!("/proc/{broker}/status")).unwrap();
+    assert!(broker.contains("\nCpus_allowed_list:\t0\n"), "{broker}");
     assert!(text(&lab.ok(&["status", "ctl"]).stdout).contains("\nCPUs: 0\n"));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
@@ -100,6 +104,9 @@ fn cpus_and_nodes_that_are_not_there_are_named() {
     lab.write("d.toml", "cpus = '4095'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
     let other = lab.refused(&["serve", "--config", "d.toml"], 1);
     assert!(other.contains("d.toml: --cpus 4095: this process may not run on"), "{other}");
+    lab.write("e.toml", "numa = 999\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
+    let node = lab.refused(&["serve", "--config", "e.toml", "--cpus", "0"], 1);
+    assert!(node.contains("e.toml: --numa 999: there is no such node"), "{node}");
     assert!(said.contains("c.toml: cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
 }
 

@@ -42,7 +42,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
-use crate::{poll, process};
+use crate::{cpus, poll, process};
 use mount::Places;
 pub use mount::{MountedPlace, Unmount, start_driver};
 use program::Programs;
@@ -123,6 +123,14 @@ impl Broker {
     /// been told its files or been sealed before.
     pub fn keep(&self, files: &[PathBuf]) -> io::Result<()> {
         self.ask(&packet_of_files(files)?, None).map(drop)
+    }
+
+    /// Limits the broker, and the programs that it starts, to these CPUs.
+    ///
+    /// # Errors
+    /// The system allows none of them, or the broker has ended.
+    pub fn run_on(&self, cpus: &[u16]) -> io::Result<()> {
+        cpus::run_thread_on(self.pid.as_raw_nonzero().get(), cpus)
     }
 
     /// Fixes the command that [`Broker::terminate`] ends. Nothing is added afterwards.

@@ -6,18 +6,26 @@
 use std::io;
 use std::sync::OnceLock;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 /// Limit of NUMA nodes: `MAX_NUMNODES` of Linux is 1024 at most.
 const NODES_MAX: usize = 1024;
+/// Limit of CPUs: `NR_CPUS` of Linux is 8192 at most. The kernel refuses a mask with fewer CPUs
+/// than it supports, so `cpu_set_t` with its 1024 does not suffice.
+const CPUS_MAX: usize = 8192;
 const BITS: usize = libc::c_ulong::BITS as usize;
+
+/// CPUs of a thread, as the kernel takes them.
+type CpuMask = [libc::c_ulong; CPUS_MAX / BITS];
 
 /// The CPUs that the calling thread, and so each later thread, may run on.
 #[must_use]
 pub fn allowed() -> Vec<u16> {
-    let cpus = sched_getaffinity(None).unwrap_or_default();
-    let all = 0..CpuSet::MAX_CPU as u16;
-    all.filter(|cpu| cpus.is_set(usize::from(*cpu))).collect()
+    let mut mask: CpuMask = [0; CPUS_MAX / BITS];
+    // SAFETY: the call writes at most the bytes of the mask.
+    let got = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of::<CpuMask>(), mask.as_mut_ptr())
+    };
+    let is_set = |cpu: &u16| mask[usize::from(*cpu) / BITS] >> (usize::from(*cpu) % BITS) & 1 == 1;
+    if got < 0 { Vec::new() } else { (0..CPUS_MAX as u16).filter(is_set).collect() }
 }
 
 /// Threads that run at a time: the number of the allowed CPUs, or the [`quota`].
@@ -26,20 +34,24 @@ pub fn parallelism() -> usize {
     allowed().len().max(1).min(quota().unwrap_or(usize::MAX))
 }
 
-/// CPUs whose time the cgroup's quota permitted at the first call, if they were fewer than the
-/// allowed ones.
+/// The quota before the sandbox.
+static QUOTA: OnceLock<Option<usize>> = OnceLock::new();
+
+/// CPUs whose time the cgroup's quota permits, if they are fewer than the allowed ones; in a
+/// sandbox, those that it permitted before.
 #[must_use]
 pub fn quota() -> Option<usize> {
-    static QUOTA: OnceLock<Option<usize>> = OnceLock::new();
-    *QUOTA.get_or_init(|| {
-        let available = std::thread::available_parallelism().ok()?.get();
-        (available < allowed().len()).then_some(available)
-    })
+    QUOTA.get().copied().unwrap_or_else(present_quota)
+}
+
+fn present_quota() -> Option<usize> {
+    let available = std::thread::available_parallelism().ok()?.get();
+    (available < allowed().len()).then_some(available)
 }
 
 /// Reads what a sandbox hides, for later calls of [`quota`] and [`memory_node`].
 pub(crate) fn look() {
-    let _ = quota();
+    QUOTA.get_or_init(present_quota);
     let _ = memory_node();
 }
 
@@ -59,11 +71,23 @@ pub fn as_list(cpus: &[u16]) -> String {
 /// # Errors
 /// The system allows none of them.
 pub fn run_on(cpus: &[u16]) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    cpus.iter().filter(|cpu| usize::from(**cpu) < CpuSet::MAX_CPU).for_each(|cpu| {
-        set.set(usize::from(*cpu));
-    });
-    sched_setaffinity(None, &set).map_err(io::Error::from)
+    run_thread_on(0, cpus)
+}
+
+/// Limits a thread, or the only thread of a process, to these CPUs; 0 is the calling thread.
+///
+/// # Errors
+/// The system allows none of them, or there is no such thread.
+pub(crate) fn run_thread_on(thread: libc::pid_t, cpus: &[u16]) -> io::Result<()> {
+    let mut mask: CpuMask = [0; CPUS_MAX / BITS];
+    for cpu in cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CPUS_MAX) {
+        mask[cpu / BITS] |= 1 << (cpu % BITS);
+    }
+    // SAFETY: the call reads the bytes of the mask.
+    let set = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, thread, size_of::<CpuMask>(), mask.as_ptr())
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Takes new memory from this NUMA node as long as it has free memory, in the calling thread and in

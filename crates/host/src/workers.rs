@@ -4,8 +4,10 @@
 //!   Unbound   one queue, any free worker takes the oldest job
 //!   SameCpu   a queue and a worker for each CPU, pinned there
 //! ```
-//! All volumes of a process share the threads, so their number does not grow with the volumes. The
-//! jobs of each volume have a queue of their own, and the queues take turns ([`queue`]).
+//! Volumes of a process with equal configurations share the threads, so their number does not grow
+//! with the volumes. The jobs of each volume have a queue of their own, and the queues take turns
+//! ([`queue`]). Jobs that also wait for a disk are on threads of their volume only: a disk that
+//! does not answer must not stop other volumes.
 //!
 //! A hand-over and back costs as much as many small ciphers; the pipeline decides which jobs come
 //! here. The completions of one executor return through its own [`CompletionQueue`].
@@ -13,7 +15,7 @@
 mod queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -156,9 +158,10 @@ struct Pool {
     threads: Vec<JoinHandle<()>>,
     /// Thread numbers of running threads.
     numbers: Arc<Mutex<Vec<u32>>>,
-    /// Number of the pool in this process.
-    id: u64,
+    /// Number of the pool, which no other running pool of this process has.
+    id: usize,
     cpus: usize,
+    started: Nanos,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
     /// Users that exist, by their number.
@@ -175,9 +178,23 @@ struct Key {
     process: u32,
 }
 
+/// The pools that volumes share.
+struct Running(Vec<(Key, Weak<Pool>)>);
+
+impl Running {
+    fn find(&mut self, key: &Key) -> Option<Arc<Pool>> {
+        self.0.retain(|(_, pool)| pool.strong_count() > 0);
+        self.0.iter().find(|(of, _)| of == key).and_then(|(_, pool)| pool.upgrade())
+    }
+}
+
+fn running() -> MutexGuard<'static, Running> {
+    static RUNNING: Mutex<Running> = Mutex::new(Running(Vec::new()));
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Pool {
     fn start(config: WorkerConfig, cpus: &[u16]) -> Self {
-        static STARTED: AtomicU64 = AtomicU64::new(0);
         let unbound = Arc::<Queue>::default();
         let mut threads = Vec::new();
         let numbers = Arc::default();
@@ -197,8 +214,9 @@ impl Pool {
             bound,
             threads,
             numbers,
-            id: STARTED.fetch_add(1, Ordering::Relaxed),
+            id: take_lowest(&mut numbers_of_pools()),
             cpus: cpus.len(),
+            started: stages::now(),
             submitters: AtomicUsize::new(0),
             users: Mutex::default(),
         }
@@ -206,30 +224,44 @@ impl Pool {
 
     /// The running pool with this configuration, or a new one.
     fn shared(config: WorkerConfig) -> Arc<Self> {
-        static RUNNING: Mutex<Vec<(Key, Weak<Pool>)>> = Mutex::new(Vec::new());
         let key = Key { config, cpus: cpus::allowed(), process: std::process::id() };
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-        running.retain(|(_, pool)| pool.strong_count() > 0);
-        let same = running.iter().find(|(of, _)| *of == key);
-        if let Some(pool) = same.and_then(|(_, pool)| pool.upgrade()) {
+        if let Some(pool) = running().find(&key) {
             return pool;
         }
-        let pool = Arc::new(Self::start(config, &key.cpus));
-        running.push((key, Arc::downgrade(&pool)));
-        pool
+        // Without the lock: a child after `fork` would wait for it forever.
+        let started = Arc::new(Self::start(config, &key.cpus));
+        if !started.is_complete(config, key.cpus.len()) {
+            // The next volume tries again.
+            return started;
+        }
+        let mut running = running();
+        let faster = running.find(&key);
+        if faster.is_none() {
+            running.0.push((key, Arc::downgrade(&started)));
+        }
+        // The lock ends before the threads of a pool that nobody needs.
+        drop(running);
+        faster.unwrap_or(started)
+    }
+
+    /// Whether the system has started all threads.
+    fn is_complete(&self, config: WorkerConfig, cpus: usize) -> bool {
+        self.threads.len() == config.unbound + if config.bound { cpus } else { 0 }
     }
 
     /// Adds a user, with the lowest number that is free.
     fn join(self: Arc<Self>) -> Arc<Workers> {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = users.iter().position(|exists| !exists).unwrap_or(users.len());
-        match users.get_mut(free) {
-            Some(exists) => *exists = true,
-            None => users.push(true),
-        }
-        drop(users);
+        let user = take_lowest(&mut self.users.lock().unwrap_or_else(PoisonError::into_inner));
         let before = self.usage();
-        Arc::new(Workers { pool: self, user: free, before })
+        Arc::new(Workers { pool: self, user, before })
+    }
+
+    /// Time in which the threads had jobs, all of them together, since they started.
+    fn busy(&self) -> Nanos {
+        let queues = self.bound.iter().map(|(_, queue)| queue).chain([&self.unbound]);
+        let slept: u64 = queues.map(|queue| queue.slept().0).sum();
+        let all = stages::now().since(self.started).0 * self.threads.len() as u64;
+        Nanos(all).since(Nanos(slept))
     }
 
     /// Usage of the threads since they started.
@@ -248,7 +280,25 @@ impl Drop for Pool {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        numbers_of_pools()[self.id] = false;
     }
+}
+
+/// Numbers of the pools that exist. Low ones come again, so that a monitor does not get new series
+/// of figures for each opening of a volume.
+fn numbers_of_pools() -> MutexGuard<'static, Vec<bool>> {
+    static NUMBERS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
+    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the lowest free number.
+fn take_lowest(taken: &mut Vec<bool>) -> usize {
+    let free = taken.iter().position(|is_taken| !is_taken).unwrap_or(taken.len());
+    match taken.get_mut(free) {
+        Some(is_taken) => *is_taken = true,
+        None => taken.push(true),
+    }
+    free
 }
 
 /// The workers, as one volume uses them.
@@ -267,7 +317,7 @@ impl Workers {
     }
 
     /// Workers for one user only.
-    fn start(config: WorkerConfig) -> Arc<Self> {
+    pub(crate) fn start(config: WorkerConfig) -> Arc<Self> {
         Arc::new(Pool::start(config, &cpus::allowed())).join()
     }
 
@@ -276,9 +326,14 @@ impl Workers {
         (self.pool.usage().since(&self.before), self.pool.threads.len())
     }
 
+    /// Time in which the threads had jobs of any user, all threads together.
+    pub(crate) fn busy_time(&self) -> Nanos {
+        self.pool.busy()
+    }
+
     /// Number of the pool, equal for all of its users.
     pub(crate) fn pool(&self) -> u64 {
-        self.pool.id
+        self.pool.id as u64
     }
 
     /// Counts the calling thread as a submitter with a busy CPU, until the value is dropped.
@@ -428,11 +483,23 @@ mod tests {
         assert_ne!(other.pool(), first.pool());
         let freed = first.user;
         let pool = first.pool();
+        let threads = Arc::downgrade(&first.pool);
         drop(first);
         let third = Workers::shared(config);
         assert_eq!((third.user, third.pool()), (freed, pool));
         drop((second, third));
-        assert_ne!(Workers::shared(config).pool(), pool);
+        assert!(threads.upgrade().is_none());
+    }
+
+    #[test]
+    fn numbers_of_ended_pools_come_again() {
+        let mut taken = Vec::new();
+        assert_eq!([0; 3].map(|_| take_lowest(&mut taken)), [0, 1, 2]);
+        taken[1] = false;
+        assert_eq!([0; 2].map(|_| take_lowest(&mut taken)), [1, 3]);
+        let pool = Workers::start(WorkerConfig::default());
+        let number = pool.pool.id;
+        assert!(numbers_of_pools()[number]);
     }
 
     #[test]

@@ -141,9 +141,12 @@ impl Devices {
         for (name, volume, throttle) in exports {
             let found = devices.iter().position(|device| device.is_of(volume));
             let place = found.unwrap_or_else(|| {
-                served.in_use.add(volume.host.file_ids());
                 let before = served.devices.iter().find(|before| before.is_of(volume));
-                let uses = before.map_or_else(Uses::new, |before| before.uses.clone());
+                let uses = before.map(|before| before.uses.clone());
+                if uses.is_none() {
+                    served.in_use.add(volume.host.file_ids());
+                }
+                let uses = uses.unwrap_or_else(Uses::new);
                 let volume = Arc::clone(volume);
                 devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume, uses });
                 devices.len() - 1

@@ -459,7 +459,7 @@ impl Activity {
             (now.count, running_ns)
         };
         let (_, connections_ns) = figures(Work::Connections);
-        let (workers, workers_ns) = figures(Work::Workers);
+        let workers = self.threads_of(Work::Workers).count;
         let now = &self.requests;
         let before = &earlier.requests;
         let connected_ns = since(now.connected_ns, before.connected_ns).max(1.0);
@@ -467,6 +467,7 @@ impl Activity {
         let mut load = now.load_since(before);
         load.connections_run = (connections_ns / connected_ns).min(1.0);
         load.workers = workers;
+        let workers_ns = since(now.workers_busy_ns, before.workers_busy_ns);
         load.workers_run = (workers_ns / (occupied_ns * workers.max(1) as f64)).min(1.0);
         load.limit()
     }

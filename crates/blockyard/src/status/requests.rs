@@ -16,6 +16,9 @@ pub struct Requests {
     pub occupied_ns: u64,
     /// Sum of the times of all connections.
     pub connected_ns: u64,
+    /// Time in which workers had jobs of any volume, all workers together, while this volume had a
+    /// connection.
+    pub workers_busy_ns: u64,
     /// Whether requests pass the queue of a device.
     pub device_queue: bool,
     /// Reads.

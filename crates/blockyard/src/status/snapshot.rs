@@ -133,6 +133,7 @@ impl Requests {
             sampled_every: every,
             occupied_ns: times.occupied.0,
             connected_ns: times.connected.0,
+            workers_busy_ns: times.workers_busy.0,
             device_queue: volume.has_device_queue(),
             read: kind(RequestKind::Read, read),
             write: kind(RequestKind::Write, write),

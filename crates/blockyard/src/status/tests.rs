@@ -42,6 +42,23 @@ fn difference_of_two_statuses_decides() {
 }
 
 #[test]
+fn workers_are_busy_by_their_time_beside_connections_and_not_by_that_of_other_hours() {
+    let mut now = activity(100, 0, 1_000_000_000);
+    now.requests.read.total = times(100, 1_000_000_000);
+    now.requests.read.stages.cipher_wait = times(100, 990_000_000);
+    now.requests.read.stages.cipher = times(100, 10_000_000);
+    // Other volumes used the workers for much longer than this one had a connection.
+    now.threads =
+        vec![Threads { work: Work::Workers, count: 2, cpu_ns: u64::MAX / 2, ..Threads::default() }];
+    now.requests.workers_busy_ns = 200_000_000;
+    let idle = now.limit_since(&Activity::default()).unwrap();
+    assert_eq!(idle.party, Party::HandOver, "{idle:?}");
+    now.requests.workers_busy_ns = 1_990_000_000;
+    let busy = now.limit_since(&Activity::default()).unwrap();
+    assert_eq!(busy.party, Party::AllWorkers, "{busy:?}");
+}
+
+#[test]
 fn no_percentile_is_behind_the_longest() {
     let mut histogram = blockyard_host::stages::Times::default();
     histogram.record(blockyard_engine::time::Nanos(1025));
@@ -74,7 +91,8 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""sorted":{"parts":5,"bytes":6}},"#,
         r#""reads":{"bios":1,"bytes":2},"writes":{"bios":3,"bytes":4},"other_bios":5,"errors":6,"#,
         r#""held_bios":7,"parked_parts":8,"connections":9,"in_flight":10,"#,
-        r#""requests":{"sampled_every":256,"occupied_ns":1,"connected_ns":2,"device_queue":true,"#,
+        r#""requests":{"sampled_every":256,"occupied_ns":1,"connected_ns":2,"workers_busy_ns":3,"#,
+        r#""device_queue":true,"#,
         "KIND",
         r#""threads":[{"threads":"workers","count":1,"cpu_ns":2,"runnable_ns":3,"#,
         r#""voluntary_switches":4,"involuntary_switches":5,"pool":6}],"#,

@@ -122,7 +122,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     // Before a passphrase is asked for.
     fuse::check_machine()?;
     Target::check(target)?;
-    args.placement.apply()?;
+    args.placement.apply().map_err(|(_, failure)| failure)?;
     if args.foreground {
         return serve(args, target, None);
     }

@@ -334,9 +334,10 @@ pub(crate) fn run(args: Box<ServeArgs>) -> Result<ExitCode, Failure> {
     // Before any thread or secret. The last to be dropped: it removes what the others cannot.
     let outside = Outside::start(&args)?;
     let mut plan = Plan::new(&args, activated)?;
-    plan.fixed.place(&args)?;
+    let cpus = plan.fixed.place(&args)?;
     plan.raise_descriptors();
     let outside = outside.filter(|_| !plan.sandbox.is_off());
+    outside.as_ref().zip(cpus).map_or(Ok(()), |(outside, cpus)| outside.run_on(&cpus))?;
     plan.pid_file.iter().try_for_each(|path| PidFile::check(path, &plan.in_use(&args, &[])))?;
     let prepared = plan.prepare(&args)?;
     let (stop, reload) = StopSignal::install_for_server()

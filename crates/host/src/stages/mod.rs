@@ -34,7 +34,7 @@ use blockyard_engine::time::Nanos;
 use crate::threads::Usage;
 
 pub(crate) use samples::{EVERY_QUEUED, EVERY_SYNCHRONOUS, Samples};
-pub(crate) use stats::StageStats;
+pub(crate) use stats::{BusyTime, StageStats};
 pub use stats::{KindTimes, Resolution, StageTimes, Times};
 
 /// Stage of a request.

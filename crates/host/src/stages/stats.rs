@@ -44,27 +44,46 @@ pub struct StageTimes {
     pub occupied: Nanos,
     /// Sum of the times of all connections.
     pub connected: Nanos,
+    /// Time in which workers had jobs of any volume, all workers together, while this volume had a
+    /// connection.
+    pub workers_busy: Nanos,
 }
+
+/// Reads the busy time of a volume's workers.
+pub(crate) type BusyTime = Box<dyn Fn() -> Nanos + Send + Sync>;
 
 /// Records of a volume's connections, and sums of ended ones.
 pub(crate) struct StageStats {
     /// Mean sampling interval in requests; zero samples nothing.
     every: u32,
+    workers_busy: Option<BusyTime>,
     records: Mutex<Records>,
 }
 
 #[derive(Default)]
 struct Records {
     open: Vec<Arc<Record>>,
-    /// Start of the first open connection.
+    /// Start of the first open connection, and the busy time of the workers at that time.
     occupied_from: Nanos,
+    workers_busy_from: Nanos,
     ended: StageTimes,
     usage: Usage,
 }
 
 impl StageStats {
-    pub(crate) fn new(every: u32) -> Self {
-        Self { every, records: Mutex::default() }
+    pub(crate) fn new(every: u32, workers_busy: Option<BusyTime>) -> Self {
+        Self { every, workers_busy, records: Mutex::default() }
+    }
+
+    fn workers_busy(&self) -> Nanos {
+        self.workers_busy.as_ref().map_or(Nanos(0), |read| read())
+    }
+
+    /// Adds the times since the first open connection.
+    fn add_occupied(&self, records: &Records, all: &mut StageTimes) {
+        all.occupied = all.occupied + now().since(records.occupied_from);
+        let busy = self.workers_busy().since(records.workers_busy_from);
+        all.workers_busy = all.workers_busy + busy;
     }
 
     pub(super) fn every(&self) -> u32 {
@@ -81,6 +100,7 @@ impl StageStats {
         let mut records = self.records();
         if records.open.is_empty() {
             records.occupied_from = now();
+            records.workers_busy_from = self.workers_busy();
         }
         records.open.push(Arc::clone(&record));
         record
@@ -93,7 +113,9 @@ impl StageStats {
         record.read(&mut records.ended);
         records.usage.add(&record.usage());
         if records.open.is_empty() {
-            records.ended.occupied = records.ended.occupied + now().since(records.occupied_from);
+            let mut ended = std::mem::take(&mut records.ended);
+            self.add_occupied(&records, &mut ended);
+            records.ended = ended;
         }
     }
 
@@ -103,7 +125,7 @@ impl StageStats {
         let mut all = StageTimes { every: self.every, ..records.ended.clone() };
         records.open.iter().for_each(|record| record.read(&mut all));
         if !records.open.is_empty() {
-            all.occupied = all.occupied + now().since(records.occupied_from);
+            self.add_occupied(&records, &mut all);
         }
         all
     }

@@ -31,7 +31,7 @@ use crate::loaded_table::LoadedTable;
 use crate::nbd::Unflushed;
 use crate::pages::BounceChoice;
 use crate::ranges::VolumeRanges;
-use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
+use crate::stages::{BusyTime, EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
 use crate::submitter::new_io_context;
 use crate::table;
 
@@ -226,11 +226,17 @@ impl<'a> Builder<'a> {
         let gate = self.gate(&table);
         let ranges = (!read_only).then(|| Arc::new(VolumeRanges::new(self.tears_sectors)));
         let dirty = self.dirty_bitmap(table.len().bytes(), ranges.as_ref())?;
+        let workers = self.placement.workers();
+        let workers_busy = workers.clone().map(|workers| {
+            let read: BusyTime = Box::new(move || workers.busy_time());
+            read
+        });
         let parts = Parts {
             bounce: Arc::new(BounceBudget::new(self.options.bounce, &table)),
             table: LoadedTable::new(table),
             backend: Arc::new(self.backend),
-            workers: self.placement.workers(),
+            stage_stats: Arc::new(StageStats::new(sample_every, workers_busy)),
+            workers,
             asks_load_from: self.placement.asks_load_from,
             writer: new_io_context(),
             ranges,
@@ -238,7 +244,6 @@ impl<'a> Builder<'a> {
             dirty,
             durability: self.durability,
             switch: Arc::default(),
-            stage_stats: Arc::new(StageStats::new(sample_every)),
             opened: Instant::now(),
         };
         Ok(Volume {

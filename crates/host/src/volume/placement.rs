@@ -6,7 +6,7 @@ use std::time::Instant;
 use blockyard_crypt::cipher::SectorCipher;
 use blockyard_crypt::params::CryptParams;
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, Pipeline, PipelineFlags};
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, Pipeline, PipelineFlags, Submit};
 use blockyard_engine::dm::registry::OpenedCipher;
 use blockyard_engine::sq::{CipherId, DevId, Place};
 
@@ -29,6 +29,8 @@ const PART_BYTES: u64 = 64 << 10;
 #[derive(Default)]
 pub(super) struct Placement {
     workers: WorkerConfig,
+    /// A job of a worker may write to a file or disk, and wait for it.
+    waits_for_disks: bool,
     /// Workers also get the pieces of a connection, not only longer bios.
     pub(super) fans_out_pieces: bool,
     /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.
@@ -37,7 +39,8 @@ pub(super) struct Placement {
 
 impl Placement {
     pub(super) fn workers(&self) -> Option<Arc<Workers>> {
-        (self.workers != WorkerConfig::default()).then(|| Workers::shared(self.workers))
+        let of = if self.waits_for_disks { Workers::start } else { Workers::shared };
+        (self.workers != WorkerConfig::default()).then(|| of(self.workers))
     }
 }
 
@@ -101,6 +104,8 @@ impl Builder<'_> {
                     self.placement.workers.unbound.max(threads.unwrap_or_else(parallelism));
             }
             self.placement.workers.bound |= runs(Place::SameCpu);
+            self.placement.waits_for_disks |=
+                pipeline.write != Place::Inline && pipeline.submit == Submit::WhereEncrypted;
             self.placement.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
             return Ok(Choice::Fixed(pipeline));
         }
@@ -164,7 +169,37 @@ fn is_local(cipher: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_crypt::secret::SecretBytes;
+
     use super::*;
+    use crate::file::{Access, DeviceFile};
+    use crate::stages::Work;
+    use crate::volume::{Volume, VolumeOptions};
+
+    /// Number of the pool of a new volume with this pipeline and two workers.
+    fn volume(pipeline: &str) -> (Volume, Option<u64>) {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let pipeline = PipelineChoice::parse(pipeline).unwrap();
+        let options = VolumeOptions { pipeline, worker_threads: Some(2), ..Default::default() };
+        let file = DeviceFile::open(image.path(), Access::ReadWrite, false).unwrap();
+        let params = CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&[7; 32]));
+        let volume = Volume::from_crypt(file, &params, &options).unwrap();
+        let workers = volume.threads().into_iter().find(|all| all.work == Work::Workers);
+        (volume, workers.and_then(|workers| workers.pool))
+    }
+
+    #[test]
+    fn volumes_share_workers_unless_the_workers_write_and_could_wait_for_a_disk() {
+        for (shares, pipeline) in
+            [(true, "G"), (true, "linux"), (false, "E"), (false, "write=same,submit=encrypting")]
+        {
+            let (_one, first) = volume(pipeline);
+            let (_other, second) = volume(pipeline);
+            assert!(first.is_some(), "{pipeline}");
+            assert_eq!(first == second, shares, "{pipeline}");
+        }
+    }
 
     #[test]
     fn modes_that_chain_or_diffuse_are_not_local() {

@@ -11,7 +11,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use blockyard_engine::time::Nanos;
+
 use super::{Job, Task};
+use crate::stages::now;
 
 /// Jobs for one or several workers.
 #[derive(Default)]
@@ -30,6 +33,10 @@ struct Jobs {
     turns: VecDeque<usize>,
     /// Number of workers that wait for a job; only these are woken.
     sleeping: usize,
+    /// Time in which workers waited for a job, whose wait has ended.
+    slept: Nanos,
+    /// Sum of the starts of the waits that have not ended.
+    asleep_since: Nanos,
     stopping: bool,
 }
 
@@ -100,6 +107,13 @@ impl Queue {
         job.map(|job| job.run(task, &self.in_flight_bytes)).is_some()
     }
 
+    /// Time in which its workers waited for a job, all of them together, until now.
+    pub(super) fn slept(&self) -> Nanos {
+        let jobs = self.lock();
+        let until_now = Nanos(now().0 * jobs.sleeping as u64);
+        jobs.slept + until_now.since(jobs.asleep_since)
+    }
+
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.more.notify_all();
@@ -117,9 +131,13 @@ impl Queue {
             } else if waiting.stopping {
                 return;
             } else {
+                let since = now();
                 waiting.sleeping += 1;
+                waiting.asleep_since = waiting.asleep_since + since;
                 waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
                 waiting.sleeping -= 1;
+                waiting.asleep_since = waiting.asleep_since.since(since);
+                waiting.slept = waiting.slept + now().since(since);
             }
         }
     }

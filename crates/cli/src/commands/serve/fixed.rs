@@ -6,13 +6,13 @@ use super::tls::TlsArgs;
 use super::{ServeArgs, THREADS_MAX};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::placement::PlacementArgs;
+use crate::placement::{PlacementArgs, Setting};
 
 /// Threads for ciphers, and the CPUs of all threads.
 #[derive(Args, Debug)]
 pub(super) struct ComputingArgs {
-    /// Cipher worker threads of all volumes, besides the connections' threads [default: chosen by
-    /// the cipher's speed]
+    /// Cipher worker threads, besides the connections' threads. Volumes share them, unless their
+    /// pipelines differ [default: chosen by the cipher's speed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
@@ -59,12 +59,19 @@ impl Fixed {
         Self { values, threads, placement, is_controlled, tls }
     }
 
-    /// Takes the CPUs and the memory for this thread and all later ones.
-    pub(super) fn place(&self, args: &ServeArgs) -> Result<(), Failure> {
-        let is_of_file = args.computing.placement == PlacementArgs::default();
-        self.placement.apply().map_err(|failure| match &args.config {
-            Some(path) if is_of_file => failure.at(path.display()),
-            _ => failure,
+    /// Takes the CPUs and the memory for this thread and all later ones. Returns the CPUs, if they
+    /// are limited.
+    pub(super) fn place(&self, args: &ServeArgs) -> Result<Option<Vec<u16>>, Failure> {
+        let given = &args.computing.placement;
+        self.placement.apply().map_err(|(setting, failure)| {
+            let is_of_file = match setting {
+                Setting::Cpus => given.cpus.is_none(),
+                Setting::Numa => given.numa.is_none(),
+            };
+            match &args.config {
+                Some(path) if is_of_file => failure.at(path.display()),
+                _ => failure,
+            }
         })
     }
 

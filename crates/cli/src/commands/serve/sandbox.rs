@@ -105,6 +105,11 @@ impl Outside {
         Ok(Some(Self(Arc::new(broker))))
     }
 
+    /// Limits programs that are started later to these CPUs.
+    pub(super) fn run_on(&self, cpus: &[u16]) -> Result<(), Failure> {
+        self.0.run_on(cpus).map_err(|error| failed(&error))
+    }
+
     /// Fixes the files that are removed at the end of the server.
     pub(super) fn keep(&self, plan: &Plan) -> Result<(), Failure> {
         self.0.keep(&plan.files()).map_err(|error| failed(&error))
