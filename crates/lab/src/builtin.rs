@@ -106,6 +106,12 @@ pub const BUILTIN: &[Builtin] = &[
         fits: Some(include_str!("../../../experiments/ceph-2026.fits.toml")),
     },
     Builtin {
+        name: "many-cpus-2026",
+        group: Group::Ours,
+        text: include_str!("../../../experiments/many-cpus-2026.toml"),
+        fits: Some(include_str!("../../../experiments/many-cpus-2026.fits.toml")),
+    },
+    Builtin {
         name: "elevators-2026",
         group: Group::Ours,
         text: include_str!("../../../experiments/elevators-2026.toml"),

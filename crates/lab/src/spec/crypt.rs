@@ -169,6 +169,7 @@ fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
         end: ns(&mut costs, "end_ns", 0)?,
         end_page: ns(&mut costs, "end_page_ns", 0)?,
         queue_work: ns(&mut costs, "queue_work_ns", 300)?,
+        queue_lines: ns(&mut costs, "queue_lines_ns", 0)?,
         batch: ns(&mut costs, "batch_ns", 300)?,
         sort: ns(&mut costs, "sort_ns", 100)?,
     };

@@ -242,6 +242,34 @@ fn deadline_2009_has_all_claims_and_fits_only_on_allowed_rows() {
     assert_eq!(fitted, BTreeSet::from(["hdd-deadline-original", "sd-cfq"]));
 }
 
+/// The rates of a benchmark, which docs/cores.md shows.
+#[test]
+fn many_cpus_2026_has_the_measured_rates_and_fits_on_one_and_two_cpus() {
+    let experiment = load("many-cpus-2026").unwrap();
+    let lines = include_str!("../../../../testdata/cores-16.jsonl").lines().skip(1);
+    let cells: Vec<serde_json::Value> =
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(experiment.published.len(), 6 * 5 * 6);
+    for row in &experiment.published {
+        let (pipeline, cpus) = row.cell.variant["cpus-".len()..].rsplit_once('-').unwrap();
+        let (job, direction) = row.cell.row.split_once(' ').unwrap();
+        let (shape, block) = job.split_once('-').unwrap();
+        let shape = if shape == "one" { "one submitter" } else { "a submitter for each CPU" };
+        let block = if block == "4k" { "4 KiB" } else { "1 MiB" };
+        let subject = if pipeline == "inline" { "adaptive" } else { pipeline };
+        let is_its = |cell: &&serde_json::Value| {
+            cell["shape"] == shape
+                && cell["subject"] == subject
+                && cell["cpus"].to_string() == cpus
+                && cell["job"].as_str().unwrap().starts_with(&format!("{block} {direction} "))
+        };
+        let mib_s = cells.iter().find(is_its).unwrap()["mib_s"].as_f64().unwrap();
+        let rate = mib_s * f64::from(1 << 20);
+        assert!((row.value - rate).abs() < 1.0, "{row:?}: {rate}");
+        assert_eq!(row.role == Role::Calibrate, ["1", "2"].contains(&cpus), "{row:?}");
+    }
+}
+
 #[test]
 fn worlds_of_an_ensemble_are_points_of_its_variants() {
     let plain = SMALL.replace("variants = [\"old\", \"new\"]", "variants = [\"old\"]");

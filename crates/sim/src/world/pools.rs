@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use blockyard_engine::time::Nanos;
+
 use super::actions::Step;
 use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
 
@@ -13,8 +15,27 @@ use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolId(u16);
 
+/// Lock of a queue. Its cache lines are with the CPU that used the queue last.
+#[derive(Debug, Default)]
+struct QueueLock {
+    free_at: Nanos,
+    last: Option<CpuId>,
+}
+
+impl QueueLock {
+    /// Time that a CPU needs for the queue from `at` on: it waits for the CPUs before it, and then
+    /// its lines move to it in `lines`, unless it has them. The CPU spins in the meantime.
+    fn take(&mut self, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
+        let hold = if self.last.replace(cpu) == Some(cpu) { Nanos(0) } else { lines };
+        let wait = self.free_at.since(at);
+        self.free_at = at + wait + hold;
+        wait + hold
+    }
+}
+
 #[derive(Debug, Default)]
 struct Pool {
+    lock: QueueLock,
     items: VecDeque<Step>,
     /// Sleeping workers, the most recent last.
     idle: Vec<ThreadId>,
@@ -64,6 +85,11 @@ impl Pools {
         PoolId(self.topology.sockets + self.topology.cpus() + cpu.0)
     }
 
+    /// Time for the queue's lock and its lines, of a CPU that begins at this time.
+    pub(super) fn lock(&mut self, pool: PoolId, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
+        self.pools[usize::from(pool.0)].lock.take(at, cpu, lines)
+    }
+
     /// Queues an item; returns the worker to wake for it.
     pub(super) fn queue(&mut self, pool: PoolId, item: Step) -> Option<ThreadId> {
         let pool = &mut self.pools[usize::from(pool.0)];
@@ -82,5 +108,24 @@ impl Pools {
 
     pub(super) fn is_empty(&self) -> bool {
         self.pools.iter().all(|pool| pool.items.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_queue_move_to_one_cpu_after_the_other() {
+        let mut lock = QueueLock::default();
+        let lines = Nanos(100);
+        assert_eq!(lock.take(Nanos(0), CpuId(0), lines), Nanos(100));
+        assert_eq!(lock.take(Nanos(200), CpuId(0), lines), Nanos(0), "it has them");
+        assert_eq!(lock.take(Nanos(200), CpuId(1), lines), Nanos(100), "until 300");
+        assert_eq!(lock.take(Nanos(250), CpuId(2), lines), Nanos(150), "until 400");
+        assert_eq!(lock.take(Nanos(260), CpuId(3), lines), Nanos(240), "until 500");
+        // Of many CPUs that take turns, one is served in each 100 ns.
+        let last = (0..50).map(|turn| lock.take(Nanos(500), CpuId(turn % 5), lines)).last();
+        assert_eq!(last, Some(Nanos(50 * 100)));
     }
 }

@@ -74,6 +74,7 @@ pub struct PagesConfig {
 }
 
 /// CPU costs of the target.
+// 13 fields: one for each cost.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedCosts {
     /// Encryption, per KiB.
@@ -98,6 +99,9 @@ pub struct MappedCosts {
     pub end_page: Nanos,
     /// Queueing a work item, or a request for cryptd; the worker's wake-up is extra.
     pub queue_work: Nanos,
+    /// The cache lines of a pool's queue move to another CPU, which puts an item or takes one. The
+    /// lock of the queue is held, and other CPUs spin.
+    pub queue_lines: Nanos,
     /// Passing a write to the thread, and taking it.
     pub batch: Nanos,
     /// Additional cost in a sorted batch.

@@ -101,7 +101,8 @@ impl Devices {
             Next::Bio => machine.config.costs.submit,
             Next::Step => {
                 let step = machine.threads[thread].pending.todo[0];
-                self.cost_of_step(machine.config, cpu, &step)
+                let at = machine.threads.now();
+                self.cost_of_step(machine.config, (cpu, at), &step)
             }
         }
     }
@@ -148,14 +149,15 @@ impl Devices {
         if let Action::Step(step) = &mut action {
             step.via = self.via_of_interrupt(&machine.threads, cpu, step);
         }
-        let cost = self.cost_of(machine.config, cpu, &action);
+        let now = machine.threads.now();
+        let cost = self.cost_of(machine.config, (cpu, now), &action);
         let at = machine.threads.charge(cpu, cost);
         let traffic = match &action {
             Action::Step(step) => self.traffic_of_step(machine.config, step),
             Action::Issue(issue) => traffic_of_issue(machine.config, issue),
             _ => Traffic::default(),
         };
-        let least = at.since(machine.threads.now());
+        let least = at.since(now);
         let socket = machine.config.topology.socket_of(cpu);
         let flow = machine.threads.begin_flow(traffic, socket, least);
         self.interrupts.schedule(at, Interrupt { cpu, action, flow });
@@ -175,12 +177,12 @@ impl Devices {
         machine.threads.running_on = None;
     }
 
-    fn cost_of(&mut self, config: &Config, cpu: CpuId, action: &Action) -> Nanos {
+    fn cost_of(&mut self, config: &Config, by: (CpuId, Nanos), action: &Action) -> Nanos {
         match action {
             Action::Issue(issue) => self.cost_of_issue(config, issue),
-            Action::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
+            Action::Interrupted(tag) => self.cost_of_interrupt(config, by.0, *tag),
             Action::Completed(tag) => self.cost_of_completion(config, *tag),
-            Action::Step(step) => self.cost_of_step(config, cpu, step),
+            Action::Step(step) => self.cost_of_step(config, by, step),
             Action::Called(_) | Action::Timeout(_) => Nanos(0),
         }
     }

@@ -56,6 +56,19 @@ impl Mapped {
         costs.part + spent + end
     }
 
+    /// Time for the lock of a pool's queue.
+    pub(super) fn lock_time(&mut self, pool: PoolId, at: Nanos, cpu: CpuId) -> Nanos {
+        self.pools.lock(pool, at, cpu, self.config.costs.queue_lines)
+    }
+
+    /// Pool of the workers for a cipher that this CPU hands over.
+    fn pool_of(&self, place: Place, cpu: CpuId) -> PoolId {
+        match place {
+            Place::SameCpu => self.pools.bound(cpu),
+            Place::Unbound | Place::Inline => self.pools.unbound(cpu),
+        }
+    }
+
     /// Number of requests to the cipher of a part.
     fn sectors_of(&self, step: &Step) -> u64 {
         let SqeOp::Crypt { src, .. } = step.sqe.op else { return 0 };
@@ -161,11 +174,11 @@ impl Devices {
         self.answer(machine, Context::Interrupt(cpu), token, status);
     }
 
-    /// Cost of a step for its context.
+    /// Cost of a step for its context, which begins at this time.
     pub(in crate::world::devices) fn cost_of_step(
         &mut self,
         config: &Config,
-        cpu: CpuId,
+        (cpu, at): (CpuId, Nanos),
         step: &Step,
     ) -> Nanos {
         let submit = config.costs.submit;
@@ -176,7 +189,11 @@ impl Devices {
             (SqeOp::Crypt { .. }, _) if step.is_cipher() => {
                 Nanos(mapped.config.costs.queue_work.0 * mapped.sectors_of(step))
             }
-            (SqeOp::Crypt { .. }, _) => mapped.config.costs.queue_work,
+            (SqeOp::Crypt { place, .. }, _) => {
+                let pool = mapped.pool_of(place, cpu);
+                let queue_work = mapped.config.costs.queue_work;
+                queue_work + mapped.lock_time(pool, at + queue_work, cpu)
+            }
             (SqeOp::Wake | SqeOp::Timeout { .. }, _) => Nanos(0),
             (SqeOp::Read { buf, .. }, Below::Memory { ns_per_kib }) => {
                 submit + copy(ns_per_kib, buf)
@@ -267,10 +284,7 @@ impl Devices {
     fn hand_over(&mut self, machine: &mut Machine<'_>, cpu: CpuId, place: Place, step: Step) {
         let mapped = self.mapped();
         mapped.causes.hand_overs += 1;
-        let pool = match place {
-            Place::SameCpu => mapped.pools.bound(cpu),
-            Place::Unbound | Place::Inline => mapped.pools.unbound(cpu),
-        };
+        let pool = mapped.pool_of(place, cpu);
         self.queue_item(machine, pool, Step { queued_on: cpu, is_taken: true, ..step });
     }
 

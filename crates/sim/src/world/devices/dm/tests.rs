@@ -93,6 +93,7 @@ fn costs() -> MappedCosts {
         end: Nanos(0),
         end_page: Nanos(0),
         queue_work: Nanos(300),
+        queue_lines: Nanos(0),
         batch: Nanos(200),
         sort: Nanos(100),
     }

@@ -64,6 +64,8 @@ impl Devices {
         pool: PoolId,
     ) -> Turn {
         if let Some(item) = self.mapped().pools.take(pool) {
+            let lock = self.mapped().lock_time(pool, machine.threads.now(), cpu);
+            machine.threads[thread].defer_cost(lock);
             machine.threads[thread].pending.todo.push_back(item);
             return self.proceed(machine, cpu, thread).unwrap_or(Turn::Run(Nanos(0)));
         }
