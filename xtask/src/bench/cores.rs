@@ -1,11 +1,16 @@
 //! `cargo x bench cores`: one volume and many on 1 to all CPUs, beside the bare cipher and a copy
-//! in memory. The example `cores_bench` measures; here are its tables, plot and page.
+//! in memory; then the doors, beside other programs. The example `cores_bench` measures volumes,
+//! [`doors`] the doors; here are their tables, plot and page.
 
+mod doors;
+
+use super::peers::PLAIN;
 use super::{example_text, machine, progress};
 use crate::markdown::{Section, table};
 use crate::tools;
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
@@ -19,13 +24,25 @@ const SECTION: Section = Section { command: "cargo x bench cores --page" };
 const CIPHER: &str = "cipher";
 const OURS: &str = "adaptive";
 
+/// Part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Layer {
+    /// Volumes in memory, without sockets.
+    Volumes,
+    /// NBD and FUSE, beside other programs.
+    Doors,
+}
+
 /// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Numbers of CPUs: 1,2,4,8 [default: 1, 2, 4 … all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Only shapes with this in their name: one, submitter, volume.
+    /// Only this part.
+    #[arg(long, value_enum)]
+    only: Option<Layer>,
+    /// Only shapes with this in their name: one, submitter, volume, connection.
     #[arg(long, value_name = "TEXT")]
     shape: Option<String>,
     /// Rounds over all subjects; the tables show medians.
@@ -35,7 +52,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Show the results in this file, which `--json` wrote, without a measurement.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "shape", "rounds", "json"])]
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["cpus", "only", "shape", "rounds", "json"])]
     from: Option<PathBuf>,
     /// Write the tables and the plot of docs/cores.md.
     #[arg(long)]
@@ -48,6 +66,7 @@ impl Args {
     pub(crate) fn smoke() -> Args {
         Args {
             cpus: None,
+            only: None,
             shape: None,
             rounds: 1,
             json: None,
@@ -56,10 +75,33 @@ impl Args {
             is_smoke: true,
         }
     }
+
+    fn has(&self, layer: Layer) -> bool {
+        self.only.is_none_or(|only| only == layer)
+    }
+
+    /// Seconds of each run at a door.
+    fn seconds(&self) -> f64 {
+        if self.is_smoke { 0.1 } else { 1.0 }
+    }
+
+    /// Numbers of CPUs, of so many.
+    fn counts(&self, all: usize) -> Result<Vec<usize>> {
+        let Some(list) = &self.cpus else {
+            let powers = std::iter::successors(Some(1), |count| Some(count * 2));
+            let fewer = powers.take_while(|count| *count < all && !self.is_smoke);
+            return Ok(fewer.chain([all]).collect());
+        };
+        let counts: Vec<usize> =
+            list.split(',').map(str::parse).collect::<Result<_, _>>().context("--cpus")?;
+        let is_there = |count: &usize| (1..=all).contains(count);
+        ensure!(counts.iter().all(is_there), "--cpus {list}: this process has {all} CPUs");
+        Ok(counts)
+    }
 }
 
 /// Medians of one subject and one job on so many CPUs.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Cell {
     cpus: usize,
     shape: String,
@@ -67,7 +109,8 @@ struct Cell {
     subject: String,
     mib_s: f64,
     cpu_ns_per_kib: f64,
-    switches_per_request: f64,
+    /// Not at doors, where the threads of a connection end with it.
+    switches_per_request: Option<f64>,
 }
 
 /// A run.
@@ -90,22 +133,31 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return SECTION.write(&tools::root().join(PAGE), &run.page());
     }
     machine::print(&run.machine);
-    println!("\nMiB/s, and % of the cipher on as many CPUs; CPU ns/KiB; switches a request");
+    println!("\nMiB/s, and % of the cipher on as many CPUs; CPU ns/KiB; switches a request.");
+    println!("At doors: % of the unencrypted server; CPU of the server; switches are not counted.");
     print!("{}", run.text());
     Ok(())
 }
 
 fn measure(args: &Args) -> Result<Run> {
+    ensure!(args.rounds > 0, "nothing to measure");
     let rounds = args.rounds.to_string();
     let mut words = vec!["--rounds", &rounds];
     words.extend(args.cpus.iter().flat_map(|list| ["--cpus", list]));
     words.extend(args.shape.iter().flat_map(|shape| ["--shape", shape]));
     words.extend(args.is_smoke.then_some("--smoke"));
     let machine = machine::describe();
-    progress("one volume and many, on growing numbers of CPUs");
-    let cells = example_text("blockyard-host", "cores_bench", &words)?;
-    progress("");
-    let text = format!("{machine}\n{cells}");
+    let mut text = format!("{machine}\n");
+    if args.has(Layer::Volumes) {
+        progress("one volume and many, on growing numbers of CPUs");
+        text += &example_text("blockyard-host", "cores_bench", &words)?;
+        progress("");
+    }
+    if args.has(Layer::Doors) {
+        for cell in doors::measure(args)? {
+            text += &format!("{}\n", serde_json::to_string(&cell)?);
+        }
+    }
     if let Some(path) = &args.json {
         fs::write(path, &text).with_context(|| path.display().to_string())?;
     }
@@ -140,10 +192,16 @@ impl Run {
         })
     }
 
-    /// Rate of a cell, of that of the cipher on as many CPUs.
-    fn share(&self, cell: &Cell) -> f64 {
-        let cipher = self.cell((&cell.shape, &cell.job), CIPHER, cell.cpus);
-        cell.mib_s / cipher.map_or(f64::NAN, |cipher| cipher.mib_s)
+    /// Rate of a cell, of that of the cipher or of the unencrypted server on as many CPUs.
+    fn share(&self, cell: &Cell) -> Option<f64> {
+        let limit = |name| self.cell((&cell.shape, &cell.job), name, cell.cpus);
+        limit(CIPHER).or_else(|| limit(PLAIN)).map(|limit| cell.mib_s / limit.mib_s)
+    }
+
+    /// The subjects of a job.
+    fn subjects(&self, job: (&str, &str)) -> Vec<&str> {
+        let all = self.all(|cell| (cell.shape.as_str(), cell.job.as_str(), cell.subject.as_str()));
+        all.into_iter().filter(|(shape, name, _)| (*shape, *name) == job).map(|all| all.2).collect()
     }
 
     fn jobs(&self) -> Vec<(&str, &str)> {
@@ -154,19 +212,22 @@ impl Run {
         let mut text = String::new();
         let counts = self.all(|cell| cell.cpus);
         for job in self.jobs() {
-            let _ = write!(text, "\n{}, {}\n{:<14}", job.1, job.0, "CPUs");
+            let _ = write!(text, "\n{}, {}\n{:<26}", job.1, job.0, "CPUs");
             counts.iter().for_each(|count| text += &format!("{count:>26}"));
             text += "\n";
-            for subject in self.all(|cell| cell.subject.as_str()) {
-                let _ = write!(text, "{subject:<14}");
+            for subject in self.subjects(job) {
+                let _ = write!(text, "{subject:<26}");
                 for cell in counts.iter().filter_map(|count| self.cell(job, subject, *count)) {
+                    let share = self.share(cell).map(|share| format!("{:.0} %", share * 100.0));
+                    let switches = cell.switches_per_request.map(|all| format!("{all:.2}"));
+                    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
                     let _ = write!(
                         text,
-                        "{:>8.0}{:>5.0} %{:>6.0}{:>5.2}",
+                        "{:>8.0}{:>7}{:>6.0}{:>5}",
                         cell.mib_s,
-                        self.share(cell) * 100.0,
+                        or_none(share),
                         cell.cpu_ns_per_kib,
-                        cell.switches_per_request
+                        or_none(switches)
                     );
                 }
                 text += "\n";
@@ -192,7 +253,7 @@ impl Run {
         for job in self.jobs() {
             let mut lines = vec![vec!["CPUs".to_owned()]];
             lines[0].extend(counts.iter().map(ToString::to_string));
-            for subject in self.all(|cell| cell.subject.as_str()) {
+            for subject in self.subjects(job) {
                 let of = |count: &usize| match self.cell(job, subject, *count) {
                     Some(cell) => format!("{:.0} ({:.0})", cell.mib_s, cell.cpu_ns_per_kib),
                     None => "-".into(),
@@ -233,7 +294,8 @@ impl Run {
                 x(*count as f64)
             );
         }
-        for (index, job) in self.jobs().into_iter().enumerate() {
+        let is_volume = |job: &(&str, &str)| self.subjects(*job).contains(&OURS);
+        for (index, job) in self.jobs().into_iter().filter(is_volume).enumerate() {
             let one = self.cell(job, OURS, 1).map_or(f64::NAN, |cell| cell.mib_s);
             let points: Vec<String> = counts
                 .iter()

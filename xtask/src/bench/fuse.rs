@@ -95,10 +95,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn measure(lab: &Lab, images: &Images, jobs: &[&Job], args: &Args) -> Result<Vec<Sample>> {
-    let shown = [ours(lab, images)?, nbdfuse(lab, images)?, qemu(lab, images)?];
+    let shown = start_all(lab, images)?;
     for file in &shown {
-        let mut fio = fio_on(&file.file, args.size);
-        tools::run(fio.args(["--rw=write", "--bs=1m"])).context(file.name)?;
+        file.warm(args.size).context(file.name)?;
     }
     let mut samples = Vec::new();
     for round in 0..args.rounds {
@@ -118,9 +117,14 @@ fn measure(lab: &Lab, images: &Images, jobs: &[&Job], args: &Args) -> Result<Vec
     Ok(samples)
 }
 
+/// Starts all servers.
+pub(super) fn start_all(lab: &Lab, images: &Images) -> Result<Vec<Shown>> {
+    Ok(vec![ours(lab, images)?, nbdfuse(lab, images)?, qemu(lab, images)?])
+}
+
 /// The plaintext as a file, and its processes. The drop ends the mount.
-struct Shown {
-    name: &'static str,
+pub(super) struct Shown {
+    pub(super) name: &'static str,
     file: PathBuf,
     mount_point: PathBuf,
     children: Vec<Child>,
@@ -152,7 +156,13 @@ impl Shown {
         self.children.iter().map(|child| Watched(child.id()).cpu_ns()).sum()
     }
 
-    fn sample(&self, job: &Job, seconds: f64, size_mib: u32) -> Result<Sample> {
+    /// Writes the whole file once, so that no run has the cost of newly touched pages.
+    pub(super) fn warm(&self, size_mib: u32) -> Result<()> {
+        let mut fio = fio_on(&self.file, size_mib);
+        tools::run(fio.args(["--rw=write", "--bs=1m"])).map(drop)
+    }
+
+    pub(super) fn sample(&self, job: &Job, seconds: f64, size_mib: u32) -> Result<Sample> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

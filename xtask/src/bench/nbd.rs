@@ -39,7 +39,7 @@ const JOBS: &[Job] = &[
 
 /// Placement of client and server.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Placement {
+pub(super) enum Placement {
     /// The server on CPU 0, the client on CPU 1.
     Apart,
     /// Both on CPU 0.
@@ -244,7 +244,7 @@ fn measure(
     Ok(samples)
 }
 
-fn one(
+pub(super) fn one(
     peer: &Peer,
     job: &Job,
     placement: Placement,
