@@ -260,7 +260,7 @@ fn many_cpus_2026_has_the_measured_rates_and_fits_on_one_and_two_cpus() {
         let is_its = |cell: &&serde_json::Value| {
             cell["shape"] == shape
                 && cell["subject"] == subject
-                && cell["cpus"].to_string() == cpus
+                && cell["cpus"].as_u64() == cpus.parse().ok()
                 && cell["job"].as_str().unwrap().starts_with(&format!("{block} {direction} "))
         };
         let mib_s = cells.iter().find(is_its).unwrap()["mib_s"].as_f64().unwrap();
