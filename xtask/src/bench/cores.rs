@@ -85,6 +85,11 @@ impl Args {
         if self.is_smoke { 0.1 } else { 1.0 }
     }
 
+    /// Jobs of each shape at a door.
+    fn jobs_at_doors(&self) -> usize {
+        if self.is_smoke { 1 } else { usize::MAX }
+    }
+
     /// Numbers of CPUs, of so many.
     fn counts(&self, all: usize) -> Result<Vec<usize>> {
         let Some(list) = &self.cpus else {

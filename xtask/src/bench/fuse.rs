@@ -224,7 +224,9 @@ fn ours(lab: &Lab, images: &Images) -> Result<Shown> {
 fn nbdfuse(lab: &Lab, images: &Images) -> Result<Shown> {
     let socket = lab.path("nbdfuse.sock");
     let target = lab.path("nbdfuse");
-    fs::create_dir(&target)?;
+    fs::create_dir_all(&target)?;
+    // Left by a server on fewer CPUs.
+    let _ = fs::remove_file(&socket);
     let mut serve = tools::daemon(&lab.binary().display().to_string());
     serve.arg("serve").arg(&images.before).arg("--key-file").arg(lab.pass());
     serve.arg("--socket").arg(&socket).stderr(std::process::Stdio::null());

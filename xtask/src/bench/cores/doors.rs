@@ -14,7 +14,7 @@ use crate::bench::peers::{self, Conditions, Images, Peer};
 use crate::bench::table::{Sample, middle};
 use crate::bench::{moving, progress};
 use crate::lab::Lab;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
 
@@ -87,21 +87,26 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Measures all doors on so many CPUs.
+/// Measures all doors on so many CPUs, one kind after the other: both have the same images.
 fn on(lab: &Lab, images: &Images, count: usize, args: &Args) -> Result<Vec<Cell>> {
     let nbd = peers::start_all(lab, images, Conditions::default())?;
-    let mut doors: Vec<Door> = nbd.into_iter().map(Door::Nbd).collect();
+    let mut cells = of_kind(&nbd.into_iter().map(Door::Nbd).collect::<Vec<_>>(), count, args)?;
     if File::options().read(true).write(true).open("/dev/fuse").is_ok() {
-        doors.extend(fuse::start_all(lab, images)?.into_iter().map(Door::Fuse));
+        let fuse = fuse::start_all(lab, images)?;
+        cells.extend(of_kind(&fuse.into_iter().map(Door::Fuse).collect::<Vec<_>>(), count, args)?);
     }
+    Ok(cells)
+}
+
+/// Measures the servers of one kind of door.
+fn of_kind(doors: &[Door], count: usize, args: &Args) -> Result<Vec<Cell>> {
     doors.iter().try_for_each(Door::warm)?;
     let connections = [("one connection", 1), ("a connection for each CPU", count as u32)];
+    let wanted = args.shape.as_deref().unwrap_or_default();
     let mut cells = Vec::new();
-    for (shape, connections) in connections {
-        if !shape.contains(args.shape.as_deref().unwrap_or_default()) {
-            continue;
-        }
-        for (name, rw, block, depth) in JOBS {
+    for (shape, connections) in connections.into_iter().filter(|(shape, _)| shape.contains(wanted))
+    {
+        for (name, rw, block, depth) in JOBS.into_iter().take(args.jobs_at_doors()) {
             let job = Job { name, rw, block, depth, connections };
             let mut samples: Vec<Vec<Sample>> = doors.iter().map(|_| Vec::new()).collect();
             for round in 0..args.rounds as usize {
@@ -117,7 +122,6 @@ fn on(lab: &Lab, images: &Images, count: usize, args: &Args) -> Result<Vec<Cell>
         }
     }
     progress("");
-    ensure!(!cells.is_empty(), "no shape of that name");
     Ok(cells)
 }
 
