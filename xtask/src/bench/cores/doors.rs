@@ -21,12 +21,12 @@ use std::fs::File;
 /// Size of the disk; it lies in memory three times.
 const SIZE_MIB: u32 = 256;
 
-/// Jobs of each connection: name, fio's `rw`, its block, requests in flight.
+/// Jobs of each connection: name, fio's `rw`, its block, requests in flight (of FUSE one).
 const JOBS: [(&str, &str, &str, u32); 4] = [
-    ("4 KiB read q32", "randread", "4k", 32),
-    ("4 KiB write q32", "randwrite", "4k", 32),
-    ("1 MiB read q8", "read", "1m", 8),
-    ("1 MiB write q8", "write", "1m", 8),
+    ("4 KiB read", "randread", "4k", 32),
+    ("4 KiB write", "randwrite", "4k", 32),
+    ("1 MiB read", "read", "1m", 8),
+    ("1 MiB write", "write", "1m", 8),
 ];
 
 /// A server at one door.
@@ -132,7 +132,10 @@ fn cell(door: &Door, cpus: usize, (shape, job): (&str, &Job), samples: &[Sample]
     Cell {
         cpus,
         shape: format!("{}, {shape}", door.name()),
-        job: job.name.to_owned(),
+        job: match door {
+            Door::Nbd(_) => format!("{} q{}", job.name, job.depth),
+            Door::Fuse(_) => format!("{} q1", job.name),
+        },
         subject: door.server().to_owned(),
         mib_s: median(|sample| sample.mib_s),
         cpu_ns_per_kib: median(|sample| sample.cpu_us) * 1000.0 / kib,
