@@ -16,7 +16,7 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::block::BlockDevice;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Scheduler, Topology};
+use blockyard_sim::cpu::{Costs, Migration, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{FlashConfig, Slow};
@@ -192,8 +192,7 @@ fn costs() -> Costs {
         ipi: Nanos(800),
         ipi_remote: Nanos(1_500),
         idle_exit: Nanos(800),
-        migrate: Nanos(0),
-        migrate_remote: Nanos(0),
+        migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),
         granularity: Nanos::from_ms(1),
@@ -221,7 +220,7 @@ fn world(elevator: &str) -> Config {
         write_settle: Nanos(500 * US),
     };
     Config {
-        topology: Topology { sockets: 1, cpus_per_socket: 2 },
+        topology: Topology::of(1, 2),
         costs: costs(),
         call_costs: CallCosts::default(),
         bandwidth: None,

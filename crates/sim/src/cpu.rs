@@ -9,7 +9,7 @@
 //!      └───────────────────────────── block ────────────────────────────┘
 //! ```
 //! A thread that wakes up goes to its last CPU if that is idle, else to an idle one, first of the
-//! same socket, else to the shortest queue, within its affinity. There the thread with the least
+//! same L3 cache, then of the socket, else to the shortest queue, within its affinity. There the thread with the least
 //! run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler from 2.6.24 to 6.5, or the
 //! eligible one with the earliest deadline (`cpu/eevdf.rs`), like from 6.6 on. A CPU
 //! without threads takes one from the longest queue, and an idle CPU takes a preempted thread. An
@@ -33,16 +33,19 @@ mod governor;
 mod set;
 #[cfg(test)]
 mod tests;
+mod topology;
 
-use std::ops::Range;
+use std::cmp::Reverse;
 
 use blockyard_engine::time::Nanos;
 
+pub use self::caches::Migration;
 use self::ends::{Ends, NEVER};
 use self::fair::{Place, RunQueue};
 use self::governor::Clock;
 pub use self::governor::Governor;
 use self::set::CpuSet;
+pub use self::topology::{Affinity, Distance, SetId, Topology};
 
 /// A CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,77 +54,6 @@ pub struct CpuId(pub u16);
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
-
-/// Number of CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Topology {
-    /// Sockets.
-    pub sockets: u16,
-    /// CPUs per socket.
-    pub cpus_per_socket: u16,
-}
-
-impl Topology {
-    /// All CPUs.
-    #[must_use]
-    pub fn cpus(&self) -> u16 {
-        self.sockets * self.cpus_per_socket
-    }
-
-    fn socket(&self, cpu: usize) -> usize {
-        cpu / usize::from(self.cpus_per_socket)
-    }
-
-    /// The CPUs of the socket of a CPU.
-    fn neighbours(&self, cpu: usize) -> Range<usize> {
-        let per_socket = usize::from(self.cpus_per_socket);
-        let first = cpu / per_socket * per_socket;
-        first..first + per_socket
-    }
-
-    /// The socket of a CPU.
-    #[must_use]
-    pub fn socket_of(&self, cpu: CpuId) -> u16 {
-        cpu.0 / self.cpus_per_socket
-    }
-}
-
-/// CPUs on which a thread may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Affinity {
-    /// All CPUs.
-    Any,
-    /// This CPU.
-    Cpu(CpuId),
-    /// The CPUs of this socket.
-    Socket(u16),
-    /// The CPUs of a set ([`Cpus::set_of`]).
-    Set(SetId),
-}
-
-/// A set of CPUs on which threads may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetId(u32);
-
-impl Affinity {
-    fn allows(self, topology: Topology, sets: &[CpuSet], at: usize) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Cpu(cpu) => usize::from(cpu.0) == at,
-            Self::Socket(socket) => usize::from(socket) == topology.socket(at),
-            Self::Set(set) => sets[set.0 as usize].contains(at),
-        }
-    }
-
-    /// A range with all allowed CPUs of a thread that last ran on `last`.
-    fn allowed(self, topology: Topology, last: usize) -> Range<usize> {
-        match self {
-            Self::Any | Self::Set(_) => 0..usize::from(topology.cpus()),
-            Self::Cpu(cpu) => usize::from(cpu.0)..usize::from(cpu.0) + 1,
-            Self::Socket(_) => topology.neighbours(last),
-        }
-    }
-}
 
 /// Scheduler of the threads of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +67,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 20 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
+// 19 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -148,10 +80,8 @@ pub struct Costs {
     pub ipi_remote: Nanos,
     /// Delay of an idle CPU.
     pub idle_exit: Nanos,
-    /// A thread continues on another CPU of the socket, and fetches its hot lines.
-    pub migrate: Nanos,
-    /// A thread continues on a CPU of another socket.
-    pub migrate_remote: Nanos,
+    /// A thread continues on another CPU, and fetches its hot lines.
+    pub migrate: Migration,
     /// Time in which a thread that stopped running is cache-hot; an idle CPU leaves it where it is
     /// (`sched_migration_cost_ns`). Zero: an idle CPU takes any thread that waits.
     pub cache_hot: Nanos,
@@ -183,6 +113,17 @@ pub struct Costs {
     /// Speed of each of the two CPUs of a core when both are busy, in percent; `None`: each CPU is
     /// a core.
     pub shared_core_percent: Option<u32>,
+}
+
+impl Costs {
+    /// Delay of a call to another CPU.
+    #[must_use]
+    pub fn call(&self, distance: Distance) -> Nanos {
+        match distance {
+            Distance::SameCache | Distance::SameSocket => self.ipi,
+            Distance::Remote => self.ipi_remote,
+        }
+    }
 }
 
 /// Counters of CPUs.
@@ -296,10 +237,13 @@ impl Cpus {
     /// CPUs without threads.
     ///
     /// # Panics
-    /// The topology has no CPU, or half a core, or a core with shared speed 0.
+    /// The topology has no CPU, or half a core, or a part of an L3 cache, or a core with shared
+    /// speed 0.
     #[must_use]
     pub fn new(topology: Topology, costs: Costs) -> Self {
         assert!(topology.cpus() > 0, "there is a CPU");
+        let is_divided = topology.cpus_per_socket.is_multiple_of(topology.l3_cpus());
+        assert!(is_divided, "a socket has whole L3 caches");
         let is_whole = |percent: u32| percent > 0 && topology.cpus_per_socket.is_multiple_of(2);
         assert!(costs.shared_core_percent.is_none_or(is_whole), "a socket has whole cores");
         let count = usize::from(topology.cpus());
@@ -323,36 +267,13 @@ impl Cpus {
         }
     }
 
-    /// Affinity to some CPUs.
-    ///
-    /// # Panics
-    /// A CPU does not exist.
-    pub fn set_of(&mut self, cpus: &[u16]) -> Affinity {
-        let mut set = CpuSet::new(self.cpus.len());
-        for cpu in cpus.iter().map(|cpu| usize::from(*cpu)) {
-            assert!(cpu < self.cpus.len(), "threads are bound to existing CPUs");
-            set.set(cpu, true);
-        }
-        self.sets.push(set);
-        Affinity::Set(SetId(u32::try_from(self.sets.len() - 1).expect("sets are few")))
-    }
-
     /// A new, waiting thread.
     ///
     /// # Panics
     /// The thread is bound to a CPU or socket that does not exist.
     pub fn spawn(&mut self, affinity: Affinity) -> ThreadId {
         let number = self.threads.len();
-        let per_socket = usize::from(self.topology.cpus_per_socket);
-        let last = match affinity {
-            Affinity::Any => number % self.cpus.len(),
-            Affinity::Cpu(cpu) => usize::from(cpu.0),
-            Affinity::Socket(socket) => usize::from(socket) * per_socket + number % per_socket,
-            Affinity::Set(set) => {
-                let set = &self.sets[set.0 as usize];
-                set.iter().nth(number % set.iter().count()).expect("it is one of them")
-            }
-        };
+        let last = affinity.first_cpu(self.topology, &self.sets, number);
         assert!(last < self.cpus.len(), "threads are bound to existing CPUs");
         self.threads.push(Thread {
             state: State::Waiting,
@@ -433,11 +354,8 @@ impl Cpus {
             return true;
         }
         let by = usize::from(by.0);
-        let called = match (at == by, self.topology.socket(at) == self.topology.socket(by)) {
-            (true, _) => Nanos(0),
-            (false, true) => self.costs.ipi,
-            (false, false) => self.costs.ipi_remote,
-        };
+        let distance = self.topology.distance_at(at, by);
+        let called = if at == by { Nanos(0) } else { self.costs.call(distance) };
         self.counters.ipis += u64::from(at != by);
         self.pick(ready + called + self.costs.idle_exit, at);
         true
@@ -497,19 +415,34 @@ impl Cpus {
         if let Affinity::Cpu(cpu) = affinity {
             return usize::from(cpu.0);
         }
-        let neighbours = self.topology.neighbours(last);
-        let allowed = affinity.allowed(self.topology, last);
-        if self.cpus[last].current.is_none() {
-            return last;
+        let near = self.start_of(affinity, last);
+        if self.cpus[near].current.is_none() {
+            return near;
         }
-        let near = self.idle_in(affinity, neighbours.clone());
-        if let Some(idle) = near.or_else(|| self.idle_in(affinity, allowed.clone())) {
+        let allowed = affinity.allowed(self.topology, last);
+        let ranges =
+            [self.topology.l3_neighbours(near), self.topology.neighbours(near), allowed.clone()];
+        if let Some(idle) = ranges.into_iter().find_map(|range| self.idle_in(affinity, range)) {
             return idle;
         }
-        let order =
-            |at: &usize| (self.cpus[*at].queue.len(), *at != last, !neighbours.contains(at), *at);
+        let order = |at: &usize| {
+            (self.cpus[*at].queue.len(), *at != near, self.topology.distance_at(near, *at), *at)
+        };
         let allowed = allowed.filter(|at| affinity.allows(self.topology, &self.sets, *at));
         allowed.min_by_key(order).expect("it may run on a CPU")
+    }
+
+    /// The CPU at which the search for the CPU of a waking thread starts. A thread that is not on
+    /// the CPUs that it prefers returns to an idle one of them, or to the shortest queue there.
+    fn start_of(&self, affinity: Affinity, last: usize) -> usize {
+        let Affinity::Near(set) = affinity else { return last };
+        let set = set.of(&self.sets);
+        if set.contains(last) {
+            return last;
+        }
+        let idle = self.idle.first_of_both(set, 0..self.cpus.len());
+        let shortest = || set.iter().min_by_key(|at| self.cpus[*at].queue.len());
+        idle.or_else(shortest).unwrap_or(last)
     }
 
     /// Adds work of an interrupt or for another thread: the running thread ends later by the cost,
@@ -705,10 +638,9 @@ impl Cpus {
 
     /// A thread of the longest queue: the one that would wait longest.
     fn steal(&mut self, now: Nanos, at: usize) -> Option<ThreadId> {
-        let socket = self.topology.socket(at);
         let order = |from: &usize| {
-            let near = self.topology.socket(*from) == socket;
-            (self.cpus[*from].queue.len(), near, std::cmp::Reverse(*from))
+            let distance = self.topology.distance_at(at, *from);
+            (self.cpus[*from].queue.len(), Reverse((distance, *from)))
         };
         let Self { threads, topology, sets, .. } = &*self;
         let free = |thread: &ThreadId| {

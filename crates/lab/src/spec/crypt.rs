@@ -4,7 +4,10 @@ use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline, PipelineFlag
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
-use blockyard_sim::world::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
+use blockyard_sim::world::{
+    ActiveLimit, Below, Cryptd, MappedConfig, MappedCosts, PagesConfig, SHARD_CORES, Scope,
+    Workqueue,
+};
 
 use super::section::{Section, listed};
 use super::world::ns;
@@ -34,6 +37,7 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     }
     let cryptd = [("never", Cryptd::Never), ("busy", Cryptd::Busy), ("always", Cryptd::Always)];
     let cryptd = section.choice("cryptd", &cryptd)?;
+    let workqueue = workqueue(&mut section)?;
     let pages = pages(root, &mut section, cpus)?;
     section.finish()?;
     let bytes = |kib: u32| (kib > 0).then_some(kib * 1024);
@@ -44,6 +48,7 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
             ..pipeline
         }),
         high_priority,
+        workqueue,
         bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
         keeps_context,
         sector_bytes,
@@ -109,6 +114,29 @@ fn from_options(section: &Section<'_>, options: &[String]) -> Result<Selected, E
     Ok(Selected { pipeline: Some(Pipeline::from_options(flags)), high_priority })
 }
 
+/// The unbound workqueue; the default is that of kernels until 6.4.
+fn workqueue(crypt: &mut Section<'_>) -> Result<Workqueue, Error> {
+    let mut section = crypt.part("workqueue")?;
+    let cores = section.number("shard_cores", 1..=256, SHARD_CORES)?;
+    let scopes = [
+        ("numa", Scope::Numa),
+        ("cpu", Scope::Cpu),
+        ("smt", Scope::Smt),
+        ("cache", Scope::Cache),
+        ("cache_shard", Scope::CacheShard { cores }),
+        ("system", Scope::System),
+    ];
+    let limits = [("socket", ActiveLimit::Socket), ("pod", ActiveLimit::Pod)];
+    let read = Workqueue {
+        scope: section.choice("scope", &scopes)?,
+        is_strict: section.flag("strict", true)?,
+        max_active: section.maybe_number("max_active", 1..=2048u16)?,
+        limit: section.choice("max_active_of", &limits)?,
+    };
+    section.finish()?;
+    Ok(read)
+}
+
 /// The page allocator and its memory (`[memory]`).
 fn pages(
     root: &mut Section<'_>,
@@ -163,6 +191,7 @@ fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
         decrypt_kib,
         jitter_percent: costs.number("jitter_percent", 0..=100, 10)?,
         remote_percent: costs.number("remote_cipher_percent", 0..=1_000, 0)?,
+        other_l3_percent: costs.number("other_l3_cipher_percent", 0..=1_000, 0)?,
         sector: ns(&mut costs, "sector_ns", 0)?,
         fpu: ns(&mut costs, "fpu_ns", 0)?,
         part: ns(&mut costs, "part_ns", 500)?,

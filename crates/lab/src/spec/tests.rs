@@ -170,6 +170,7 @@ fn values_that_exclude_each_other_are_refused() {
         ("unjudged = \"one sample\"", "check = \"004-1\"", &["\"unjudged\""][..]),
         ("sync_flags\" = false", "sync_flag\" = false", &["control of claim 1", "sync_flags"]),
         ("kind = \"disk\"", "kind = \"disk\"\nseek_track_us = 20000", &["seek_track_us <="]),
+        ("[queue]", "[machine]\ncpus_per_l3 = 3\n[queue]", &["machine.cpus_per_l3", "divide"]),
         (
             "[queue]",
             "[machine.bandwidth]\nlink_mib_per_s = 9\n[queue]",
@@ -360,6 +361,7 @@ fn every_key() -> BTreeSet<String> {
         ("[device]\nkind = \"null\"\n[stack.costs]\nx = 1\n", ""),
         ("[crypt]\npipeline = \"E\"\nx = 1\n", ""),
         ("[crypt]\npipeline = \"E\"\n[crypt.costs]\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\n[crypt.workqueue]\nx = 1\n", ""),
         ("[crypt]\npipeline = \"E\"\n[memory]\nx = 1\n", ""),
         ("[settings.x]\nx = 1\n", ""),
         ("[settings.y]\n[grids.x]\naxes = [[\"y\"]]\nx = 1\n", ""),

@@ -12,7 +12,7 @@ use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::throttle;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Governor, Scheduler, Topology};
+use blockyard_sim::cpu::{Costs, Governor, Migration, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{Collection, EraseBlocks, FlashConfig, Slow};
@@ -82,10 +82,7 @@ struct Machine {
 
 fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
     let mut machine = root.part("machine")?;
-    let topology = Topology {
-        sockets: machine.number("sockets", 1..=16, 1)?,
-        cpus_per_socket: machine.number("cpus_per_socket", 1..=256, 2)?,
-    };
+    let topology = topology(&mut machine)?;
     let mut costs = machine.part("costs")?;
     let read = Costs {
         switch: ns(&mut costs, "switch_ns", 2_000)?,
@@ -93,8 +90,7 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
         ipi: ns(&mut costs, "ipi_ns", 1_000)?,
         ipi_remote: ns(&mut costs, "ipi_remote_ns", 2_000)?,
         idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
-        migrate: ns(&mut costs, "migrate_ns", 0)?,
-        migrate_remote: ns(&mut costs, "migrate_remote_ns", 0)?,
+        migrate: migration(&mut costs)?,
         cache_hot: ns(&mut costs, "cache_hot_ns", 0)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
         granularity: ns(&mut costs, "granularity_ns", 1_000_000)?,
@@ -148,12 +144,31 @@ fn bandwidth(machine: &mut Section<'_>, sockets: u16) -> Result<Option<Bandwidth
     Ok((memory > 0).then_some(read))
 }
 
+/// Reads the sockets, their L3 caches and CPUs.
+fn topology(machine: &mut Section<'_>) -> Result<Topology, Error> {
+    let sockets = machine.number("sockets", 1..=16, 1)?;
+    let cpus_per_socket = machine.number("cpus_per_socket", 1..=256, 2u16)?;
+    let cpus_per_l3 = machine.maybe_number("cpus_per_l3", 1..=256u16)?;
+    if cpus_per_l3.is_some_and(|cpus| !cpus_per_socket.is_multiple_of(cpus)) {
+        return Err(machine.wrong_key("cpus_per_l3", "does not divide cpus_per_socket"));
+    }
+    Ok(Topology { sockets, cpus_per_socket, cpus_per_l3 })
+}
+
+/// Reads the price of a migration.
+fn migration(costs: &mut Section<'_>) -> Result<Migration, Error> {
+    let same_l3 = ns(costs, "migrate_ns", 0)?;
+    let other_l3 = ns(costs, "migrate_l3_ns", same_l3.0)?;
+    Ok(Migration { same_l3, other_l3, remote: ns(costs, "migrate_remote_ns", 0)? })
+}
+
 /// Reads the number of CPUs of a core, and their speed when both are busy.
 fn shared_core(machine: &mut Section<'_>, topology: Topology) -> Result<Option<u32>, Error> {
     let cpus = machine.number("cpus_per_core", 1..=2, 1u32)?;
     let percent = machine.number("shared_core_percent", 1..=100, 60)?;
-    if cpus == 2 && !topology.cpus_per_socket.is_multiple_of(2) {
-        return Err(machine.wrong_key("cpus_per_core", "is 2, but cpus_per_socket is odd"));
+    if cpus == 2 && !topology.l3_cpus().is_multiple_of(2) {
+        let what = "is 2, but cpus_per_socket or cpus_per_l3 is odd";
+        return Err(machine.wrong_key("cpus_per_core", what));
     }
     Ok((cpus == 2).then_some(percent))
 }

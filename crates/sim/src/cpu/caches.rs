@@ -2,8 +2,8 @@
 //! its last one.
 //!
 //! The price is time of the thread, before its first work on the new CPU. It depends on the
-//! distance alone: within the socket the lines come over the shared cache, else over the link
-//! between the sockets. A thread that has not run yet has no hot lines.
+//! distance alone: within an L3 cache the lines come over that, else over the socket, or over the
+//! link between two sockets. A thread that has not run yet has no hot lines.
 //!
 //! The scheduler knows of the price. An idle CPU leaves a *cache-hot* thread on its CPU: one that
 //! blocked, or that an urgent one preempted, a short time ago (`task_hot` in
@@ -16,14 +16,28 @@
 
 use blockyard_engine::time::Nanos;
 
-use super::{Cpus, Thread, ThreadId};
+use super::{Cpus, Distance, Thread, ThreadId};
+
+/// Price of a migration, by its distance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Migration {
+    /// To another CPU of the L3 cache.
+    pub same_l3: Nanos,
+    /// To another L3 cache of the socket.
+    pub other_l3: Nanos,
+    /// To another socket.
+    pub remote: Nanos,
+}
 
 impl Cpus {
     /// A thread of this CPU continues on another one.
     pub(super) fn migrates(&mut self, thread: ThreadId, from: usize, to: usize) {
         self.counters.migrations += 1;
-        let is_near = self.topology.socket(from) == self.topology.socket(to);
-        let price = if is_near { self.costs.migrate } else { self.costs.migrate_remote };
+        let price = match self.topology.distance_at(from, to) {
+            Distance::SameCache => self.costs.migrate.same_l3,
+            Distance::SameSocket => self.costs.migrate.other_l3,
+            Distance::Remote => self.costs.migrate.remote,
+        };
         let moved = self.thread(thread);
         if moved.used > Nanos(0) {
             moved.refill = moved.refill + price;

@@ -64,7 +64,7 @@ impl Cpus {
     /// The first idle CPU of a range on which a thread may run, if possible of an idle core.
     pub(super) fn idle_in(&self, affinity: Affinity, range: Range<usize>) -> Option<usize> {
         let first = |idle: &CpuSet| match affinity {
-            Affinity::Set(set) => idle.first_of_both(&self.sets[set.0 as usize], range.clone()),
+            Affinity::Set(set) => idle.first_of_both(set.of(&self.sets), range.clone()),
             _ => idle.first_in(range.clone()),
         };
         let core = self.costs.shared_core_percent.and_then(|_| first(&self.idle_cores));

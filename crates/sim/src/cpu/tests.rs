@@ -2,14 +2,13 @@
 
 use super::*;
 
-const COSTS: Costs = Costs {
+pub(super) const COSTS: Costs = Costs {
     switch: Nanos(100),
     wake_up: Nanos(10),
     ipi: Nanos(30),
     ipi_remote: Nanos(70),
     idle_exit: Nanos(5),
-    migrate: Nanos(0),
-    migrate_remote: Nanos(0),
+    migrate: Migration { same_l3: Nanos(0), other_l3: Nanos(0), remote: Nanos(0) },
     cache_hot: Nanos(0),
     slice: Nanos(10_000),
     granularity: Nanos(1_000),
@@ -24,7 +23,7 @@ const COSTS: Costs = Costs {
     governor: None,
     shared_core_percent: None,
 };
-const CPU0: CpuId = CpuId(0);
+pub(super) const CPU0: CpuId = CpuId(0);
 
 const SCHEDULERS: [Scheduler; 2] = [Scheduler::Cfs, Scheduler::Eevdf];
 
@@ -33,13 +32,13 @@ fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
 }
 
 fn cpus_under(scheduler: Scheduler, (sockets, cpus_per_socket): (u16, u16)) -> Cpus {
-    Cpus::new(Topology { sockets, cpus_per_socket }, Costs { scheduler, ..COSTS })
+    Cpus::new(Topology::of(sockets, cpus_per_socket), Costs { scheduler, ..COSTS })
 }
 
 /// CPUs of which each two are a core, with the speed of two busy ones.
 fn siblings(shared_core_percent: u32, cpus_per_socket: u16) -> Cpus {
     let shared_core_percent = Some(shared_core_percent);
-    let topology = Topology { sockets: 1, cpus_per_socket };
+    let topology = Topology::of(1, cpus_per_socket);
     Cpus::new(topology, Costs { shared_core_percent, ..COSTS })
 }
 
@@ -449,7 +448,7 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
         (0..40).map(|seed| (seed, [None, Some(60)][seed as usize % 2]))
     {
         let mut random = blockyard_workload::random::Random::new(seed, 0);
-        let topology = Topology { sockets: 2, cpus_per_socket: 2 };
+        let topology = Topology::of(2, 2);
         let mut cpus = Cpus::new(topology, Costs { shared_core_percent, ..COSTS });
         let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
         let mut nobody = OfNobody::default();
@@ -590,8 +589,9 @@ fn threads_of_a_set_share_its_cpus_and_no_others() {
 fn thread_that_continues_on_another_cpu_first_fetches_its_lines() {
     // Busy CPUs when the thread wakes up again; the thread ran on CPU 0 before.
     let first_work = |busy: &[u16]| {
-        let costs = Costs { migrate: Nanos(40), migrate_remote: Nanos(90), ..COSTS };
-        let mut cpus = Cpus::new(Topology { sockets: 2, cpus_per_socket: 2 }, costs);
+        let migrate = Migration { same_l3: Nanos(40), other_l3: Nanos(40), remote: Nanos(90) };
+        let costs = Costs { migrate, ..COSTS };
+        let mut cpus = Cpus::new(Topology::of(2, 2), costs);
         let thread = cpus.spawn(Affinity::Any);
         cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
         let began = cpus.next_event().unwrap();
@@ -628,7 +628,7 @@ fn thread_that_continues_on_another_cpu_first_fetches_its_lines() {
 fn idle_cpu_takes_no_thread_that_ran_a_short_time_ago() {
     // A thread runs on CPU 0 and waits; wakes up `later` behind another one; CPU 1 becomes idle.
     let taken = |cache_hot: u64, later: u64| {
-        let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+        let topology = Topology::of(1, 2);
         let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(cache_hot), ..COSTS });
         let thread = cpus.spawn(Affinity::Any);
         let bound = [0, 1].map(|cpu| cpus.spawn(Affinity::Cpu(CpuId(cpu))));
@@ -661,7 +661,7 @@ fn idle_cpu_takes_no_thread_that_ran_a_short_time_ago() {
 #[test]
 fn thread_that_an_urgent_one_preempts_waits_for_it_although_another_cpu_is_idle() {
     let continues_on = |cache_hot: u64| {
-        let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+        let topology = Topology::of(1, 2);
         let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(cache_hot), ..COSTS });
         let thread = cpus.spawn(Affinity::Any);
         let urgent = cpus.spawn_urgent(Affinity::Cpu(CPU0));
@@ -695,7 +695,7 @@ fn thread_that_an_urgent_one_preempts_waits_for_it_although_another_cpu_is_idle(
 
 #[test]
 fn two_busy_threads_of_one_cpu_soon_have_two_cpus_although_they_are_cache_hot() {
-    let topology = Topology { sockets: 1, cpus_per_socket: 2 };
+    let topology = Topology::of(1, 2);
     let mut cpus = Cpus::new(topology, Costs { cache_hot: Nanos(500_000), ..COSTS });
     // CPU 1 becomes idle after 200 us, in which the others took turns of 5 us on CPU 0.
     let bound = cpus.spawn(Affinity::Cpu(CpuId(1)));

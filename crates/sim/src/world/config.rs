@@ -5,6 +5,7 @@ mod elevator;
 mod interrupts;
 mod mapped;
 mod null;
+mod workqueue;
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::elevator::ElevatorSpec;
@@ -26,6 +27,7 @@ pub use elevator::{ElevatorCosts, ElevatorLock};
 pub use interrupts::InterruptConfig;
 pub use mapped::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
+pub use workqueue::{ActiveLimit, SHARD_CORES, Scope, Workqueue};
 
 /// A world, from the top down.
 // 19 fields: one for each layer that an experiment may set.

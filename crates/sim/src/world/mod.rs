@@ -46,9 +46,10 @@ pub use causes::{
     Causes, CryptCauses, ElevatorCounters, MemoryCauses, NullCauses, Outcome, Spread,
 };
 pub use config::{
-    BandwidthConfig, Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig, ElevatorCosts,
-    ElevatorLock, FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig, MappedCosts,
-    NullConfig, PagesConfig, QueueMode, RamConfig, StackConfig, StackCosts, WriteBack,
+    ActiveLimit, BandwidthConfig, Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig,
+    ElevatorCosts, ElevatorLock, FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig,
+    MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, SHARD_CORES, Scope, StackConfig,
+    StackCosts, Workqueue, WriteBack,
 };
 pub use trace::{Event, Observer, Role, Wait};
 

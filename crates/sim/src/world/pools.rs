@@ -1,15 +1,21 @@
 //! Work items and their workers (the part of `kernel/workqueue.c` that dm-crypt uses).
 //!
-//! An unbound queue has a pool per socket, with as many workers as CPUs (`num_online_cpus` is the
-//! queue's limit); each item wakes one. A bound queue has one worker per CPU, and so has cryptd.
-//! Items are taken in FIFO order; the worker that went to sleep last is woken first.
+//! The unbound queue has a pool for each pod of CPUs ([`Workqueue`]), with as many workers as items
+//! may be in work there; each item wakes one. Items beyond the limit wait in their pool. The end of
+//! an item admits the first of them, of each waiting pool in turn. A bound queue has one worker per
+//! CPU, and so has cryptd. Items are taken in FIFO order; the worker that went to sleep last is
+//! woken first.
+//!
+//! Left out: creation of workers, and concurrency management of bound pools.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
 
 use super::actions::Step;
-use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
+use super::config::{ActiveLimit, Scope, Workqueue};
+use crate::cpu::{Affinity, CpuId, Cpus, ThreadId, Topology};
 
 /// Id of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,50 +45,98 @@ struct Pool {
     items: VecDeque<Step>,
     /// Sleeping workers, the most recent last.
     idle: Vec<ThreadId>,
+    /// Workers with an item.
+    working: BTreeSet<ThreadId>,
+    /// Number of its limit, and the items that wait for that.
+    limit: Option<usize>,
+    waiting: VecDeque<Step>,
 }
 
-/// All pools: first those of sockets, then those of CPUs, then cryptd's.
+/// Limit of the items in work of some pools (`struct wq_node_nr_active`).
+#[derive(Clone, Debug, Default)]
+struct Active {
+    count: u16,
+    /// Pools with items that wait.
+    waiting: VecDeque<PoolId>,
+}
+
+/// All pools: first those of pods, then those of CPUs, then cryptd's.
 #[derive(Debug)]
 pub(super) struct Pools {
+    queue: Workqueue,
     topology: Topology,
+    pods: Vec<Range<u16>>,
+    /// The pod of each CPU.
+    pod_of: Vec<u16>,
     pools: Vec<Pool>,
+    active: Vec<Active>,
 }
 
 impl Pools {
-    pub(super) fn new(topology: Topology) -> Self {
-        let count = topology.sockets + 2 * topology.cpus();
-        Self { topology, pools: (0..count).map(|_| Pool::default()).collect() }
+    pub(super) fn new(queue: Workqueue, topology: Topology, cpus_per_core: u16) -> Self {
+        let pods = queue.pods(topology, cpus_per_core);
+        let limit_of = |(at, pod): (usize, &Range<u16>)| match queue.limit {
+            ActiveLimit::Pod => at,
+            ActiveLimit::Socket => usize::from(topology.socket_of(CpuId(pod.start))),
+        };
+        let of_pods = pods.iter().enumerate().map(limit_of);
+        let of_pods = of_pods.map(|limit| Pool { limit: Some(limit), ..Pool::default() });
+        let of_cpus = (0..2 * topology.cpus()).map(|_| Pool::default());
+        let pod_of = pods.iter().zip(0..).flat_map(|(pod, at)| pod.clone().map(move |_| at));
+        Self {
+            queue,
+            topology,
+            pod_of: pod_of.collect(),
+            pools: of_pods.chain(of_cpus).collect(),
+            active: vec![Active::default(); pods.len()],
+            pods,
+        }
     }
 
-    /// The workers to spawn, of unbound and of bound pools, and of cryptd.
-    pub(super) fn workers(
-        &self,
-        unbound: bool,
-        bound: bool,
-        cryptd: bool,
-    ) -> impl Iterator<Item = (PoolId, Affinity)> + use<> {
-        let Topology { sockets, cpus_per_socket } = self.topology;
-        let of_sockets = (0..if unbound { sockets } else { 0 }).flat_map(move |socket| {
-            (0..cpus_per_socket).map(move |_| (PoolId(socket), Affinity::Socket(socket)))
+    /// The workers of the unbound queue to spawn.
+    pub(super) fn unbound_workers(&self, cpus: &mut Cpus) -> Vec<(PoolId, Affinity)> {
+        let each = self.queue.active_max(self.topology);
+        let pods = self.pods.iter().zip(0..);
+        let workers = pods.flat_map(|(pod, at)| {
+            let affinity = self.affinity(cpus, pod);
+            (0..each).map(move |_| (PoolId(at), affinity))
         });
-        let cpus = if bound { self.topology.cpus() } else { 0 };
-        let of_cpus = (0..cpus).map(move |cpu| (PoolId(sockets + cpu), Affinity::Cpu(CpuId(cpu))));
-        let all = self.topology.cpus();
-        let of_cryptd = (0..if cryptd { all } else { 0 })
-            .map(move |cpu| (PoolId(sockets + all + cpu), Affinity::Cpu(CpuId(cpu))));
-        of_sockets.chain(of_cpus).chain(of_cryptd)
+        workers.collect()
+    }
+
+    /// CPUs of the workers of a pod.
+    fn affinity(&self, cpus: &mut Cpus, pod: &Range<u16>) -> Affinity {
+        let members: Vec<u16> = pod.clone().collect();
+        match (self.queue.scope, self.queue.is_strict) {
+            (Scope::System, _) => Affinity::Any,
+            (Scope::Numa, true) => Affinity::Socket(self.topology.socket_of(CpuId(pod.start))),
+            (_, true) => cpus.set_of(&members),
+            (_, false) => cpus.near(&members),
+        }
+    }
+
+    /// The workers of the bound queue to spawn.
+    pub(super) fn bound_workers(&self) -> impl Iterator<Item = (PoolId, Affinity)> + '_ {
+        let cpus = (0..self.topology.cpus()).map(CpuId);
+        cpus.map(|cpu| (self.bound(cpu), Affinity::Cpu(cpu)))
+    }
+
+    /// The workers of cryptd to spawn.
+    pub(super) fn cryptd_workers(&self) -> impl Iterator<Item = (PoolId, Affinity)> + '_ {
+        let cpus = (0..self.topology.cpus()).map(CpuId);
+        cpus.map(|cpu| (self.cryptd(cpu), Affinity::Cpu(cpu)))
     }
 
     pub(super) fn unbound(&self, cpu: CpuId) -> PoolId {
-        PoolId(self.topology.socket_of(cpu))
+        PoolId(self.pod_of[usize::from(cpu.0)])
     }
 
     pub(super) fn bound(&self, cpu: CpuId) -> PoolId {
-        PoolId(self.topology.sockets + cpu.0)
+        PoolId(u16::try_from(self.pods.len()).expect("a pod has a CPU") + cpu.0)
     }
 
     pub(super) fn cryptd(&self, cpu: CpuId) -> PoolId {
-        PoolId(self.topology.sockets + self.topology.cpus() + cpu.0)
+        PoolId(self.bound(cpu).0 + self.topology.cpus())
     }
 
     /// Time for the queue's lock and its lines, of a CPU that begins at this time.
@@ -91,14 +145,50 @@ impl Pools {
     }
 
     /// Queues an item; returns the worker to wake for it.
-    pub(super) fn queue(&mut self, pool: PoolId, item: Step) -> Option<ThreadId> {
-        let pool = &mut self.pools[usize::from(pool.0)];
+    pub(super) fn queue(&mut self, id: PoolId, item: Step) -> Option<ThreadId> {
+        let max = self.queue.active_max(self.topology);
+        let pool = &mut self.pools[usize::from(id.0)];
+        if let Some(limit) = pool.limit {
+            let active = &mut self.active[limit];
+            // An item does not pass those of its pool that wait.
+            if active.count >= max || !pool.waiting.is_empty() {
+                if pool.waiting.is_empty() {
+                    active.waiting.push_back(id);
+                }
+                pool.waiting.push_back(item);
+                return None;
+            }
+            active.count += 1;
+        }
         pool.items.push_back(item);
         pool.idle.pop()
     }
 
-    pub(super) fn take(&mut self, pool: PoolId) -> Option<Step> {
-        self.pools[usize::from(pool.0)].items.pop_front()
+    /// A worker has no item any more. Returns the worker to wake, of another pool, for an item that
+    /// waited.
+    pub(super) fn end(&mut self, id: PoolId, worker: ThreadId) -> Option<ThreadId> {
+        let pool = &mut self.pools[usize::from(id.0)];
+        let limit = pool.limit.filter(|_| pool.working.remove(&worker))?;
+        let active = &mut self.active[limit];
+        let Some(next) = active.waiting.pop_front() else {
+            active.count -= 1;
+            return None;
+        };
+        let pool = &mut self.pools[usize::from(next.0)];
+        pool.items.extend(pool.waiting.pop_front());
+        if !pool.waiting.is_empty() {
+            active.waiting.push_back(next);
+        }
+        if next == id { None } else { pool.idle.pop() }
+    }
+
+    pub(super) fn take(&mut self, id: PoolId, worker: ThreadId) -> Option<Step> {
+        let pool = &mut self.pools[usize::from(id.0)];
+        let item = pool.items.pop_front()?;
+        if pool.limit.is_some() {
+            pool.working.insert(worker);
+        }
+        Some(item)
     }
 
     /// A worker goes to sleep.
@@ -107,7 +197,7 @@ impl Pools {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pools.iter().all(|pool| pool.items.is_empty())
+        self.pools.iter().all(|pool| pool.items.is_empty() && pool.waiting.is_empty())
     }
 }
 

@@ -12,7 +12,7 @@ use blockyard_workload::tiotest::{self, PhaseKind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;
-use crate::cpu::{Costs, Scheduler, Topology};
+use crate::cpu::{Costs, Migration, Scheduler, Topology};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
 use crate::device::flash::{FlashConfig, Slow};
@@ -29,8 +29,7 @@ fn costs() -> Costs {
         ipi: Nanos(1_000),
         ipi_remote: Nanos(2_000),
         idle_exit: Nanos(1_000),
-        migrate: Nanos(0),
-        migrate_remote: Nanos(0),
+        migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),
         granularity: Nanos::from_ms(1),
@@ -72,7 +71,7 @@ fn disk() -> DeviceConfig {
 pub(super) fn config(elevator: &str) -> Config {
     let elevator = ElevatorSpec::parse(elevator).unwrap();
     Config {
-        topology: Topology { sockets: 1, cpus_per_socket: 2 },
+        topology: Topology::of(1, 2),
         costs: costs(),
         call_costs: CallCosts::default(),
         bandwidth: None,
@@ -574,7 +573,7 @@ fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
     let reads = |vectors, rq_affinity| {
         let mut config = config("none");
         config.fs = None;
-        config.topology = Topology { sockets: 2, cpus_per_socket: 2 };
+        config.topology = Topology::of(2, 2);
         let queue = QueueConfig::of(mq_generation());
         config.queue = QueueConfig { queue_depth: 64, cpus: 4, ..queue };
         config.device = flash(20 * US, 4_096);

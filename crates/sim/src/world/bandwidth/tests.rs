@@ -3,7 +3,7 @@ use blockyard_workload::random::Random;
 use super::*;
 
 const GIB: u64 = 1 << 30;
-const TWO_SOCKETS: Topology = Topology { sockets: 2, cpus_per_socket: 4 };
+const TWO_SOCKETS: Topology = Topology::of(2, 4);
 
 fn memory(link_bytes_per_s: Option<u64>) -> Bandwidth {
     let config = BandwidthConfig {

@@ -7,7 +7,7 @@
 
 use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
 
-use crate::cpu::{CpuId, Topology};
+use crate::cpu::{CpuId, Distance, Topology};
 
 /// Interrupts of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl InterruptConfig {
             rq_affinity: self.rq_affinity,
             submitted_on: submitter.0,
             completed_on: interrupted.0,
-            shares_cache: topology.socket_of(submitter) == topology.socket_of(interrupted),
+            shares_cache: topology.distance(submitter, interrupted) == Distance::SameCache,
             hw_queues: self.vectors,
             polled: false,
         };
@@ -52,7 +52,7 @@ impl InterruptConfig {
 mod tests {
     use super::*;
 
-    const TWO_SOCKETS: Topology = Topology { sockets: 2, cpus_per_socket: 4 };
+    const TWO_SOCKETS: Topology = Topology::of(2, 4);
 
     fn interrupted(vectors: u16) -> Vec<u16> {
         let config = InterruptConfig { vectors, rq_affinity: RqAffinity::Group };
@@ -70,13 +70,17 @@ mod tests {
 
     #[test]
     fn request_ends_as_near_to_its_submitter_as_rq_affinity_says() {
-        let called = |rq_affinity, submitter| {
+        let called = |rq_affinity, submitter, topology| {
             let config = InterruptConfig { vectors: 1, rq_affinity };
-            config.called(CpuId(submitter), CpuId(0), TWO_SOCKETS).map(|cpu| cpu.0)
+            config.called(CpuId(submitter), CpuId(0), topology).map(|cpu| cpu.0)
         };
-        let of = |rq_affinity| [0, 1, 5].map(|submitter| called(rq_affinity, submitter));
-        assert_eq!(of(RqAffinity::Off), [None, None, None]);
-        assert_eq!(of(RqAffinity::Group), [None, None, Some(5)]);
-        assert_eq!(of(RqAffinity::Force), [None, Some(1), Some(5)]);
+        let of = |rq_affinity, topology| {
+            [0, 1, 2, 5].map(|submitter| called(rq_affinity, submitter, topology))
+        };
+        assert_eq!(of(RqAffinity::Off, TWO_SOCKETS), [None; 4]);
+        assert_eq!(of(RqAffinity::Group, TWO_SOCKETS), [None, None, None, Some(5)]);
+        let two_caches = Topology { cpus_per_l3: Some(2), ..TWO_SOCKETS };
+        assert_eq!(of(RqAffinity::Group, two_caches), [None, None, Some(2), Some(5)]);
+        assert_eq!(of(RqAffinity::Force, TWO_SOCKETS), [None, Some(1), Some(2), Some(5)]);
     }
 }

@@ -7,6 +7,8 @@ use blockyard_engine::time::Nanos;
 use crate::cache::PAGE_BYTES;
 use crate::memory::MemoryConfig;
 
+use super::Workqueue;
+
 /// A crypt target between submitters and queue.
 #[derive(Clone, Debug)]
 pub struct MappedConfig {
@@ -14,6 +16,8 @@ pub struct MappedConfig {
     pub pipeline: Choice,
     /// Workers and writing thread have a nice value of -20 (`high_priority`).
     pub high_priority: bool,
+    /// The workqueue of ciphers that no CPU is bound to.
+    pub workqueue: Workqueue,
     /// Bios are split to this length before the target, like by the loop target of 2013, which maps
     /// blocks of a file system. `None`: not split.
     pub bio_sectors: Option<u32>,
@@ -74,7 +78,7 @@ pub struct PagesConfig {
 }
 
 /// CPU costs of the target.
-// 13 fields: one for each cost.
+// 14 fields: each is a cost that an experiment may set.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedCosts {
     /// Encryption, per KiB.
@@ -85,6 +89,8 @@ pub struct MappedCosts {
     pub jitter_percent: u32,
     /// Additional time of the bytes in percent on another socket than the data's.
     pub remote_percent: u32,
+    /// Additional time of the bytes in percent on another L3 cache of the data's socket.
+    pub other_l3_percent: u32,
     /// Request to the cipher, one for each sector: its set-up, IV and calls.
     pub sector: Nanos,
     /// Begin and end of the use of vector registers in each of these requests

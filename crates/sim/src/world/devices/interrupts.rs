@@ -97,8 +97,7 @@ impl Devices {
         let Some(cpu) = self.called_from(machine.config, by.cpu(), tag) else {
             return self.end_request(machine, by, tag);
         };
-        let near = topology.socket_of(cpu) == topology.socket_of(by.cpu());
-        let after = if near { costs.ipi } else { costs.ipi_remote };
+        let after = costs.call(topology.distance(cpu, by.cpu()));
         machine.threads.observers.causes.ended_by_call += 1;
         let called = Interrupt::of(cpu, Action::Called(tag));
         self.interrupts.schedule(machine.threads.now() + after, called);

@@ -98,11 +98,7 @@ impl Devices {
                 let null = Null::new(null, stack, config.queue, (&config.elevator, work));
                 Backend::Null(Box::new(null))
             }
-            (_, Some(mapped)) => {
-                let sectors = config.device.sectors();
-                let mapped = Mapped::new(mapped, config.topology, sectors, config.seed);
-                Backend::Mapped(Box::new(mapped))
-            }
+            (_, Some(mapped)) => Backend::Mapped(Box::new(Mapped::new(mapped, config))),
             (_, None) => Backend::Queue,
         };
         Self {

@@ -14,7 +14,7 @@ use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
 use super::super::{Backend, Devices};
 use super::{Lower, Mapped, WORLD_SLOTS};
-use crate::cpu::{CpuId, ThreadId};
+use crate::cpu::{CpuId, Distance, ThreadId};
 
 impl Step {
     /// Whether the executing context has a cipher to run, or to hand over to cryptd.
@@ -43,8 +43,12 @@ impl Mapped {
         let ns = kib.0 * u64::from(src.len_bytes) / 1024;
         let jitter = u64::from(costs.jitter_percent);
         let ns = ns * (100 - jitter + self.random.below(2 * jitter + 1)) / 100;
-        let far = self.topology.socket_of(cpu) != self.topology.socket_of(step.queued_on);
-        let ns = if far { ns * u64::from(100 + costs.remote_percent) / 100 } else { ns };
+        let more_percent = match self.topology.distance(cpu, step.queued_on) {
+            Distance::SameCache => 0,
+            Distance::SameSocket => costs.other_l3_percent,
+            Distance::Remote => costs.remote_percent,
+        };
+        let ns = ns * u64::from(100 + more_percent) / 100;
         let spent = Nanos(ns) + costs.requests(self.sectors_of(step));
         self.causes.cipher_busy = self.causes.cipher_busy + spent;
         self.causes.cipher_bytes += u64::from(src.len_bytes);

@@ -37,7 +37,7 @@ use crate::cpu::{CpuId, ThreadId, Topology};
 
 use super::super::actions::{Step, Via};
 use super::super::causes::CryptCauses;
-use super::super::config::{Cryptd, MappedConfig};
+use super::super::config::{Config, Cryptd, MappedConfig};
 use super::super::pools::Pools;
 use pages::Pages;
 
@@ -92,7 +92,10 @@ pub(in crate::world) struct Mapped {
 }
 
 impl Mapped {
-    pub(super) fn new(config: &MappedConfig, topology: Topology, sectors: u64, seed: u64) -> Self {
+    pub(super) fn new(config: &MappedConfig, world: &Config) -> Self {
+        let Config { topology, costs, seed, .. } = *world;
+        let sectors = world.device.sectors();
+        let cpus_per_core = if costs.shared_core_percent.is_some() { 2 } else { 1 };
         let target = CryptSpec {
             dev: DevId(0),
             start: Sector(0),
@@ -121,7 +124,7 @@ impl Mapped {
             wholes: Slab::default(),
             lowers: Slab::default(),
             slot_of: BTreeMap::new(),
-            pools: Pools::new(topology),
+            pools: Pools::new(config.workqueue, topology, cpus_per_core),
             writer: None,
             wake: None,
             random: Random::new(seed, 0xc17),

@@ -14,8 +14,8 @@ use crate::cpu::Topology;
 use crate::memory::MemoryConfig;
 use crate::world::tests::{US, config as world};
 use crate::world::{
-    BandwidthConfig, Below, Config, CryptCauses, Cryptd, ElevatorCosts, ElevatorCounters,
-    MappedConfig, MappedCosts, Outcome, PagesConfig, run,
+    ActiveLimit, BandwidthConfig, Below, Config, CryptCauses, Cryptd, ElevatorCosts,
+    ElevatorCounters, MappedConfig, MappedCosts, Outcome, PagesConfig, Scope, Workqueue, run,
 };
 
 const KIB: u64 = 1024;
@@ -87,6 +87,7 @@ fn costs() -> MappedCosts {
         decrypt_kib: Nanos(2_000),
         jitter_percent: 10,
         remote_percent: 20,
+        other_l3_percent: 0,
         sector: Nanos(0),
         fpu: Nanos(0),
         part: Nanos(500),
@@ -106,12 +107,13 @@ fn config(preset: &str, elevator: &str, below: Below) -> Config {
         plug: PlugRule::PerContext,
         ..QueueConfig::of(spec.elevator.generation)
     };
-    let topology = Topology { sockets: 2, cpus_per_socket: 4 };
+    let topology = Topology::of(2, 4);
     let mapped = MappedConfig {
         pipeline: Choice::Fixed(pipeline::find(preset).unwrap().pipeline),
         bio_sectors: Some(8),
         keeps_context: true,
         high_priority: false,
+        workqueue: Workqueue::default(),
         sector_bytes: 512,
         cryptd: Cryptd::Never,
         below,
@@ -211,7 +213,7 @@ fn bound_queue_encrypts_a_write_on_one_cpu_and_an_unbound_one_on_all_of_the_sock
 fn job_runs_on_its_allowed_cpus_and_a_clone_of_split_ones_on_one() {
     let cpus_of_clones = |cpus: &[u16], splits_cpus| {
         let mut config = config("A", "none", Below::Memory { ns_per_kib: 0 });
-        config.topology = Topology { sockets: 1, cpus_per_socket: 8 };
+        config.topology = Topology::of(1, 8);
         config.queue.cpus = 8;
         let job = fio::Job::new("write").with(|job| {
             job.shape.rw = fio::Rw::Write;
@@ -241,7 +243,7 @@ fn job_runs_on_its_allowed_cpus_and_a_clone_of_split_ones_on_one() {
 #[test]
 fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     let mut config = config("E", "none", Below::Memory { ns_per_kib: 50 });
-    config.topology = Topology { sockets: 1, cpus_per_socket: 4 };
+    config.topology = Topology::of(1, 4);
     config.queue.cpus = 4;
     config.mapped.as_mut().unwrap().costs.jitter_percent = 0;
     let job = fio::Job::new("read").with(|job| {
@@ -395,7 +397,7 @@ fn end_of_a_read_is_paid_after_its_cipher() {
 fn worker_of_high_priority_preempts_the_submitter() {
     let switches = |high_priority| {
         let mut config = config("E", "none", Below::Memory { ns_per_kib: 50 });
-        config.topology = Topology { sockets: 1, cpus_per_socket: 1 };
+        config.topology = Topology::of(1, 1);
         config.queue.cpus = 1;
         config.mapped.as_mut().unwrap().high_priority = high_priority;
         let load = Load { jobs: 1, each: 40, depth: 8, kib: 4, reads_percent: 0 };
@@ -477,7 +479,7 @@ fn asynchronous_cipher_runs_in_cryptd_and_takes_the_same_time_there() {
 fn interrupt_that_finds_a_cipher_leaves_its_own_to_cryptd() {
     let by_cryptd = |reads_percent, cryptd| {
         let mut config = config("inline", "none", Below::Queue);
-        config.topology = Topology { sockets: 1, cpus_per_socket: 1 };
+        config.topology = Topology::of(1, 1);
         config.queue.cpus = 1;
         let mapped = config.mapped.as_mut().unwrap();
         (mapped.cryptd, mapped.bio_sectors) = (cryptd, None);
@@ -548,4 +550,69 @@ fn memory_limits_the_rate_of_many_ciphers_and_is_shared_by_their_sockets() {
     assert!((900.0..=1_001.0).contains(&narrow), "{narrow} MiB/s");
     assert!(waits.causes.memory.unwrap().waited > Nanos::from_ms(1));
     assert_eq!(rate(1_000).1, waits, "twice the same");
+}
+
+/// A writer on CPU 0 of two sockets with two caches of four CPUs each, two CPUs a core. Returns
+/// the CPUs of its ciphers, and the time of the run.
+fn with_workqueue(workqueue: Workqueue) -> (Vec<u16>, Nanos) {
+    let mut config = config("E", "none", Below::Memory { ns_per_kib: 0 });
+    config.topology = Topology { cpus_per_l3: Some(4), ..Topology::of(2, 8) };
+    config.queue.cpus = 16;
+    config.costs.shared_core_percent = Some(100);
+    let mapped = config.mapped.as_mut().unwrap();
+    (mapped.workqueue, mapped.bio_sectors) = (workqueue, None);
+    mapped.costs = MappedCosts { jitter_percent: 0, remote_percent: 0, ..costs() };
+    let job = fio::Job::new("write").with(|job| {
+        job.shape.rw = fio::Rw::Write;
+        job.region.filename = Some("disk".into());
+        job.region.size_bytes = 64 << 20;
+        job.shape.block_bytes = 64 << 10;
+        job.submission.direct = true;
+        job.submission.iodepth = 64;
+        job.clones = fio::Clones { numjobs: 1, nodes: vec![], cpus: vec![0], splits_cpus: false };
+    });
+    let mut fio = fio::Fio::new(vec![job]).unwrap();
+    let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+    let cpus = crypt(&outcome).cpus_of_writer.values().next().unwrap();
+    (cpus.iter().map(|cpu| cpu.0).collect(), outcome.ended)
+}
+
+#[test]
+fn workers_stay_in_the_pod_of_the_submitter_if_they_must_and_else_use_all_cpus() {
+    let of = |scope, is_strict| {
+        with_workqueue(Workqueue { scope, is_strict, max_active: Some(32), ..Workqueue::default() })
+    };
+    let strict = |scope| of(scope, true).0;
+    assert_eq!(strict(Scope::Cpu), [0]);
+    assert_eq!(strict(Scope::Smt), [0, 1]);
+    assert_eq!(strict(Scope::CacheShard { cores: 1 }), [0, 1]);
+    assert_eq!(strict(Scope::Cache), [0, 1, 2, 3]);
+    assert_eq!(strict(Scope::Numa), (0..8).collect::<Vec<_>>());
+    let all: Vec<_> = (0..16).collect();
+    assert_eq!(strict(Scope::System), all);
+    // The kernel's page finds the strict cache slower for few submitters, too.
+    let (cpus, free) = of(Scope::Cache, false);
+    let (_, bound) = of(Scope::Cache, true);
+    assert_eq!(cpus, all);
+    assert!(bound.0 > 3 * free.0, "{bound:?} on four CPUs, {free:?} on sixteen");
+}
+
+/// Ciphers of 131 us, which so many workers run at once.
+#[test]
+fn items_in_work_are_limited_by_socket_or_by_pod() {
+    let time = |scope, max_active, limit| {
+        let max_active = Some(max_active);
+        with_workqueue(Workqueue { scope, is_strict: false, max_active, limit }).1.0
+    };
+    let near = |time: u64, expected: u64| time.abs_diff(expected) < expected / 10;
+    let alone = time(Scope::System, 1, ActiveLimit::Socket);
+    for at_once in [2, 4] {
+        let shared = time(Scope::System, at_once, ActiveLimit::Socket);
+        assert!(near(shared, alone / u64::from(at_once)), "{shared} ns, and {alone} alone");
+    }
+    // A socket has half of 24, a pod all; nine are busy with all of them, and the submitter.
+    let of_socket = time(Scope::Cache, 24, ActiveLimit::Socket);
+    let of_pod = time(Scope::Cache, 24, ActiveLimit::Pod);
+    assert!(near(of_socket, alone / 12), "{of_socket} ns, and {alone} alone");
+    assert!(of_pod < of_socket, "{of_pod} and {of_socket} ns");
 }

@@ -35,8 +35,16 @@ impl Mapped {
         let place =
             |place| some(&choice, |pipeline| pipeline.read == place || pipeline.write == place);
         let cryptd = self.config.cryptd != Cryptd::Never;
-        let workers: Vec<(PoolId, Affinity)> =
-            self.pools.workers(place(Place::Unbound), place(Place::SameCpu), cryptd).collect();
+        let mut workers: Vec<(PoolId, Affinity)> = Vec::new();
+        if place(Place::Unbound) {
+            workers.extend(self.pools.unbound_workers(&mut threads.cpus));
+        }
+        if place(Place::SameCpu) {
+            workers.extend(self.pools.bound_workers());
+        }
+        if cryptd {
+            workers.extend(self.pools.cryptd_workers());
+        }
         for (pool, affinity) in workers {
             let worker = self.spawn_one(threads, Kind::Worker(pool), affinity);
             self.pools.sleep(pool, worker);
@@ -63,7 +71,10 @@ impl Devices {
         (cpu, thread): (CpuId, ThreadId),
         pool: PoolId,
     ) -> Turn {
-        if let Some(item) = self.mapped().pools.take(pool) {
+        if let Some(other) = self.mapped().pools.end(pool, thread) {
+            machine.threads.wake_from(other, Wait::Work);
+        }
+        if let Some(item) = self.mapped().pools.take(pool, thread) {
             let lock = self.mapped().lock_time(pool, machine.threads.now(), cpu);
             machine.threads[thread].defer_cost(lock);
             machine.threads[thread].pending.todo.push_back(item);

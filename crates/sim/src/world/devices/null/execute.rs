@@ -13,7 +13,7 @@ use super::super::super::trace::{Event, Wait};
 use super::super::KEEPER;
 use super::workers::Work;
 use super::{Context, Interrupt, Null, PATH, Queues, Softirq};
-use crate::cpu::{CpuId, ThreadId, Topology};
+use crate::cpu::{CpuId, Distance, ThreadId, Topology};
 
 /// Stands for several hardware queues, of any number.
 const SEVERAL: u16 = 2;
@@ -236,17 +236,18 @@ impl Null {
     /// The device has completed a request on a CPU.
     fn complete(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         self.note_done(machine, &issue);
-        let near = shares_cache(machine.config.topology, by, &issue);
-        match self.place(by, &issue, near) {
+        let distance = distance(machine.config.topology, by, &issue);
+        match self.place(by, &issue, distance == Distance::SameCache) {
             CompleteOn::Here => self.request_ended(machine, by, issue),
             CompleteOn::Softirq => self.raise(machine, by, Softirq::Request(issue)),
-            CompleteOn::Ipi => self.call_cpu(machine, near, Softirq::Request(issue)),
+            CompleteOn::Ipi => self.call_cpu(machine, distance, Softirq::Request(issue)),
         }
     }
 
     /// Ends a device's request, and now or later the clone's original.
     fn request_ended(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
-        let near = shares_cache(machine.config.topology, by, &issue);
+        let distance = distance(machine.config.topology, by, &issue);
+        let near = distance == Distance::SameCache;
         machine.threads.spend(self.config.end);
         self.causes.ended_elsewhere += u64::from(issue.origin.cpu != by.cpu.0);
         match &mut self.queues {
@@ -258,7 +259,7 @@ impl Null {
             Queues::Stacked(queue) => match queue.config().stacking.complete_by {
                 CompleteBy::Here => self.original_ends(machine, by, issue),
                 CompleteBy::Softirq => match self.place_of_original(by, &issue, near) {
-                    CompleteOn::Ipi => self.call_cpu(machine, near, Softirq::Original(issue)),
+                    CompleteOn::Ipi => self.call_cpu(machine, distance, Softirq::Original(issue)),
                     _ => self.raise(machine, by, Softirq::Original(issue)),
                 },
             },
@@ -293,10 +294,9 @@ impl Null {
     }
 
     /// Something is to be done in the softirq of the CPU that submitted the request.
-    fn call_cpu(&mut self, machine: &Machine<'_>, near: bool, what: Softirq) {
+    fn call_cpu(&mut self, machine: &Machine<'_>, distance: Distance, what: Softirq) {
         let (Softirq::Request(issue) | Softirq::Original(issue)) = what;
-        let costs = &machine.config.costs;
-        let after = if near { costs.ipi } else { costs.ipi_remote };
+        let after = machine.config.costs.call(distance);
         let at = machine.threads.now() + after + machine.threads.spent();
         self.interrupts.schedule(at, Interrupt::Call(CpuId(issue.origin.cpu), what));
     }
@@ -363,7 +363,7 @@ impl Null {
     }
 }
 
-/// CPUs of a socket share a cache.
-fn shares_cache(topology: Topology, by: Context, issue: &Issue) -> bool {
-    topology.socket_of(by.cpu) == topology.socket_of(CpuId(issue.origin.cpu))
+/// Distance of a context from the submitter of a request.
+fn distance(topology: Topology, by: Context, issue: &Issue) -> Distance {
+    topology.distance(by.cpu, CpuId(issue.origin.cpu))
 }
