@@ -16,7 +16,7 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::block::BlockDevice;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Migration, Scheduler, Topology};
+use blockyard_sim::cpu::{Costs, Idle, Migration, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{FlashConfig, Slow};
@@ -191,7 +191,7 @@ fn costs() -> Costs {
         wake_up: Nanos(800),
         ipi: Nanos(800),
         ipi_remote: Nanos(1_500),
-        idle_exit: Nanos(800),
+        idle: Idle::Fixed(Nanos(800)),
         migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),

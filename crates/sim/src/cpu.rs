@@ -19,7 +19,8 @@
 //! Time is conserved: the busy time of CPUs is the sum of their threads' use, the switches, and
 //! interrupts without a thread.
 //!
-//! Two CPUs may share a core (`cpu/cores.rs`). A migration has a price (`cpu/caches.rs`).
+//! Two CPUs may share a core (`cpu/cores.rs`). A migration has a price (`cpu/caches.rs`). An idle
+//! CPU may sleep in states with a longer exit (`cpu/idle.rs`).
 //!
 //! Left out: weights; interrupts always run at full speed. The world defines the costs of
 //! calls.
@@ -30,6 +31,7 @@ mod eevdf;
 mod ends;
 mod fair;
 mod governor;
+mod idle;
 mod set;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,8 @@ use self::ends::{Ends, NEVER};
 use self::fair::{Place, RunQueue};
 use self::governor::Clock;
 pub use self::governor::Governor;
+pub use self::idle::{Idle, IdleConfig, IdleGovernor, IdleState};
+use self::idle::{Sleep, Timers};
 use self::set::CpuSet;
 pub use self::topology::{Affinity, Distance, SetId, Topology};
 
@@ -67,7 +71,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 19 fields: the costs of the simulated machine, its scheduler, its governor and its cores.
+// 19 fields: the costs of the simulated machine, its scheduler, its governors and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -78,8 +82,8 @@ pub struct Costs {
     pub ipi: Nanos,
     /// Delay of a call to a CPU of another socket.
     pub ipi_remote: Nanos,
-    /// Delay of an idle CPU.
-    pub idle_exit: Nanos,
+    /// Exit of an idle CPU.
+    pub idle: Idle,
     /// A thread continues on another CPU, and fetches its hot lines.
     pub migrate: Migration,
     /// Time in which a thread that stopped running is cache-hot; an idle CPU leaves it where it is
@@ -209,6 +213,7 @@ struct Cpu {
     /// End of the work of interrupts and for other threads.
     interrupted_until: Nanos,
     clock: Clock,
+    sleep: Sleep,
 }
 
 /// The CPUs and their threads.
@@ -229,6 +234,8 @@ pub struct Cpus {
     /// Number of threads in all run queues.
     queued: usize,
     threads: Vec<Thread>,
+    /// Of threads that wait; only maintained where CPUs have idle states.
+    timers: Timers,
     counters: CpuCounters,
     switched: Vec<(Nanos, CpuId, ThreadId)>,
 }
@@ -251,7 +258,7 @@ impl Cpus {
         (0..count).for_each(|cpu| idle.set(cpu, true));
         let mut idle_cores = CpuSet::new(count);
         (0..count).step_by(2).for_each(|cpu| idle_cores.set(cpu, true));
-        Self {
+        let mut made = Self {
             topology,
             costs,
             cpus: vec![Cpu::default(); count],
@@ -262,9 +269,12 @@ impl Cpus {
             crowded: CpuSet::new(count),
             queued: 0,
             threads: Vec::new(),
+            timers: Timers::default(),
             counters: CpuCounters::default(),
             switched: Vec::new(),
-        }
+        };
+        (0..count).for_each(|cpu| made.falls_asleep(Nanos(0), cpu));
+        made
     }
 
     /// A new, waiting thread.
@@ -303,6 +313,7 @@ impl Cpus {
     /// Ends a thread in any state, except between [`Cpus::take`] and its answer: it must block
     /// first.
     pub fn exit(&mut self, now: Nanos, thread: ThreadId) {
+        self.clear_timer(thread);
         let state = std::mem::replace(&mut self.thread(thread).state, State::Gone);
         match state {
             State::Queued => {
@@ -330,6 +341,7 @@ impl Cpus {
             return false;
         }
         self.counters.wake_ups += 1;
+        self.clear_timer(thread);
         let at = self.place(thread);
         let ready = self.charge(now, by, self.costs.wake_up) + before;
         match self.costs.scheduler {
@@ -357,7 +369,7 @@ impl Cpus {
         let distance = self.topology.distance_at(at, by);
         let called = if at == by { Nanos(0) } else { self.costs.call(distance) };
         self.counters.ipis += u64::from(at != by);
-        self.pick(ready + called + self.costs.idle_exit, at);
+        self.pick_on_idle(ready + called, at);
         true
     }
 
@@ -450,20 +462,31 @@ impl Cpus {
     /// CPU does one thing at a time.
     pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
         let at = usize::from(cpu.0);
-        let cpu = &mut self.cpus[at];
         self.counters.busy = self.counters.busy + cost;
-        if let Some(thread) = cpu.current {
-            let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
-            (*used, *virtual_run) = (*used + cost, *virtual_run + cost);
-            let until = self.ends.of(at);
-            if until > now {
-                self.ends.set(at, until + cost);
-            } else {
-                cpu.debt = cpu.debt + cost;
-            }
+        let Some(thread) = self.cpus[at].current else {
+            return self.charge_idle(now, at, cost);
+        };
+        let cpu = &mut self.cpus[at];
+        let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
+        (*used, *virtual_run) = (*used + cost, *virtual_run + cost);
+        let until = self.ends.of(at);
+        if until > now {
+            self.ends.set(at, until + cost);
+        } else {
+            cpu.debt = cpu.debt + cost;
         }
         cpu.interrupted_until = cpu.interrupted_until.max(now) + cost;
         cpu.interrupted_until
+    }
+
+    /// Adds work of an interrupt of a CPU without a thread, after its exit from its idle state.
+    fn charge_idle(&mut self, now: Nanos, at: usize, cost: Nanos) -> Nanos {
+        let awake = now + self.rouse(now, at);
+        let cpu = &mut self.cpus[at];
+        cpu.interrupted_until = cpu.interrupted_until.max(awake) + cost;
+        let until = cpu.interrupted_until;
+        self.falls_asleep(until, at);
+        until
     }
 
     /// Time of the next end of a burst.
@@ -503,8 +526,14 @@ impl Cpus {
     fn call_idle(&mut self, now: Nanos, thread: ThreadId) {
         let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
         if let Some(idle) = self.idle_in(affinity, affinity.allowed(self.topology, last)) {
-            self.pick(now + self.costs.ipi + self.costs.idle_exit, idle);
+            self.pick_on_idle(now + self.costs.ipi, idle);
         }
+    }
+
+    /// Gives a thread to an idle CPU, which a call reaches at `now`.
+    fn pick_on_idle(&mut self, now: Nanos, at: usize) {
+        let exit = self.rouse(now, at) + self.costs.idle.of_each_wake_up();
+        self.pick(now + exit, at);
     }
 
     fn gives_way(&mut self, now: Nanos, at: usize) -> bool {
@@ -669,12 +698,16 @@ impl Cpus {
     /// bursts.
     #[must_use]
     pub fn busy(&self, now: Nanos) -> Nanos {
-        let ahead = |(at, cpu): (usize, &Cpu)| match cpu.current {
-            Some(_) => {
-                let before = cpu.began.min(cpu.interrupted_until).since(now);
-                before + self.ends.of(at).since(now.max(cpu.began)) + cpu.debt
+        let ahead = |(at, cpu): (usize, &Cpu)| {
+            // The exit from an idle state is idle time.
+            let works_from = now.max(cpu.sleep.awake);
+            match cpu.current {
+                Some(_) => {
+                    let before = cpu.began.min(cpu.interrupted_until).since(works_from);
+                    before + self.ends.of(at).since(now.max(cpu.began)) + cpu.debt
+                }
+                None => cpu.interrupted_until.since(works_from),
             }
-            None => cpu.interrupted_until.since(now),
         };
         let ahead: u64 = self.cpus.iter().enumerate().map(|cpu| ahead(cpu).0).sum();
         self.counters.busy.since(Nanos(ahead))

@@ -345,6 +345,7 @@ fn every_key() -> BTreeSet<String> {
         ("[machine.costs]\nx = 1\n", ""),
         ("[machine.governor]\nx = 1\n", ""),
         ("[machine.bandwidth]\nx = 1\n", ""),
+        ("[machine.idle]\nx = 1\n", ""),
         ("[page_cache]\nx = 1\n", ""),
         ("[write_back]\nx = 1\n", ""),
         ("[file_system]\nx = 1\n", ""),

@@ -12,7 +12,9 @@ use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::throttle;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Governor, Migration, Scheduler, Topology};
+use blockyard_sim::cpu::{
+    Costs, Governor, Idle, IdleConfig, IdleGovernor, IdleState, Migration, Scheduler, Topology,
+};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{Collection, EraseBlocks, FlashConfig, Slow};
@@ -89,7 +91,7 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
         wake_up: ns(&mut costs, "wake_up_ns", 1_000)?,
         ipi: ns(&mut costs, "ipi_ns", 1_000)?,
         ipi_remote: ns(&mut costs, "ipi_remote_ns", 2_000)?,
-        idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
+        idle: idle(&mut machine, ns(&mut costs, "idle_exit_ns", 5_000)?)?,
         migrate: migration(&mut costs)?,
         cache_hot: ns(&mut costs, "cache_hot_ns", 0)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
@@ -171,6 +173,36 @@ fn shared_core(machine: &mut Section<'_>, topology: Topology) -> Result<Option<u
         return Err(machine.wrong_key("cpus_per_core", what));
     }
     Ok((cpus == 2).then_some(percent))
+}
+
+/// Reads the idle states and their governor; the defaults are those of Skylake servers
+/// (`skx_cstates` in `drivers/idle/intel_idle.c`) and of `haltpoll`.
+fn idle(machine: &mut Section<'_>, fixed: Nanos) -> Result<Idle, Error> {
+    let mut section = machine.part("idle")?;
+    let poll_max = Nanos(section.number("poll_us", 0..=1_000_000, 200u64)? * 1000);
+    let governors = [
+        ("off", None),
+        ("menu", Some(IdleGovernor::Menu)),
+        ("haltpoll", Some(IdleGovernor::HaltPoll { poll_max })),
+    ];
+    let governor = section.choice("governor", &governors)?;
+    let c1 = IdleState { exit: ns(&mut section, "c1_exit_ns", 2_000)?, residency: Some(Nanos(0)) };
+    let c1e = idle_state(&mut section, ("c1e_exit_ns", 10_000), ("c1e_residency_us", 20))?;
+    let c6 = idle_state(&mut section, ("c6_exit_ns", 133_000), ("c6_residency_us", 600))?;
+    section.finish()?;
+    let states = [c1, c1e, c6];
+    let governed = |governor| Idle::Governed(IdleConfig { governor, states });
+    Ok(governor.map_or(Idle::Fixed(fixed), governed))
+}
+
+fn idle_state(
+    idle: &mut Section<'_>,
+    (exit_key, exit_ns): (&'static str, u64),
+    (residency_key, residency_us): (&'static str, u64),
+) -> Result<IdleState, Error> {
+    let exit = ns(idle, exit_key, exit_ns)?;
+    let least = us(idle, residency_key, residency_us)?;
+    Ok(IdleState { exit, residency: Some(least).filter(|least| *least > Nanos(0)) })
 }
 
 /// Reads the CPU frequency governor; the defaults are those of `ondemand`.

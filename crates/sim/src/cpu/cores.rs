@@ -41,6 +41,9 @@ impl Cpus {
             return;
         }
         self.idle.set(at, is_idle);
+        if is_idle {
+            self.falls_asleep(now.max(self.cpus[at].interrupted_until), at);
+        }
         let Some((sibling, percent)) = self.sibling(at) else { return };
         let first = at.min(sibling);
         let is_core_idle = is_idle && self.idle.contains(sibling);

@@ -2,12 +2,14 @@
 
 use super::*;
 
+/// Exit of an idle CPU.
+pub(super) const IDLE_EXIT: Nanos = Nanos(5);
 pub(super) const COSTS: Costs = Costs {
     switch: Nanos(100),
     wake_up: Nanos(10),
     ipi: Nanos(30),
     ipi_remote: Nanos(70),
-    idle_exit: Nanos(5),
+    idle: Idle::Fixed(IDLE_EXIT),
     migrate: Migration { same_l3: Nanos(0), other_l3: Nanos(0), remote: Nanos(0) },
     cache_hot: Nanos(0),
     slice: Nanos(10_000),
@@ -449,7 +451,8 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
     {
         let mut random = blockyard_workload::random::Random::new(seed, 0);
         let topology = Topology::of(2, 2);
-        let mut cpus = Cpus::new(topology, Costs { shared_core_percent, ..COSTS });
+        let idle = [COSTS.idle, Idle::Governed(idle::tests::MENU)][seed as usize / 2 % 2];
+        let mut cpus = Cpus::new(topology, Costs { shared_core_percent, idle, ..COSTS });
         let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
         let mut nobody = OfNobody::default();
         let mut now = Nanos(0);
@@ -494,7 +497,7 @@ fn busy_cpu_is_busy_for_exactly_as_long_as_time_passes() {
         cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
     }
     // The exit from idle follows the first wake-up.
-    let idle = COSTS.idle_exit;
+    let idle = IDLE_EXIT;
     let mut random = blockyard_workload::random::Random::new(1, 0);
     while let Some(now) = cpus.next_event().filter(|now| now.0 < 1_000_000) {
         while let Some((cpu, _)) = cpus.take(now) {

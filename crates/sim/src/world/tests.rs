@@ -12,7 +12,7 @@ use blockyard_workload::tiotest::{self, PhaseKind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;
-use crate::cpu::{Costs, Migration, Scheduler, Topology};
+use crate::cpu::{Costs, Idle, Migration, Scheduler, Topology};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
 use crate::device::flash::{FlashConfig, Slow};
@@ -28,7 +28,7 @@ fn costs() -> Costs {
         wake_up: Nanos(1_000),
         ipi: Nanos(1_000),
         ipi_remote: Nanos(2_000),
-        idle_exit: Nanos(1_000),
+        idle: Idle::Fixed(Nanos(1_000)),
         migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),

@@ -105,12 +105,14 @@ impl<'a> Threads<'a> {
     pub(super) fn wake_at(&mut self, thread: ThreadId, at: Nanos) {
         let wait_number = self[thread].wait_number + 1;
         self.clock.timers.schedule(at, Timer { thread, wait_number });
+        self.cpus.set_timer(thread, at);
     }
 
     /// Sets a timer for a waiting thread.
     pub(super) fn wake_sleeper_at(&mut self, thread: ThreadId, at: Nanos) {
         let wait_number = self[thread].wait_number;
         self.clock.timers.schedule(at, Timer { thread, wait_number });
+        self.cpus.set_timer(thread, at);
     }
 
     /// Handles a timer.

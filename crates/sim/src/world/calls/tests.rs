@@ -3,6 +3,7 @@ use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::fio::{Fio, Job, JobResult};
 
+use crate::cpu::Idle;
 use crate::world::tests::config;
 use crate::world::{CompletionRule, Config, DeviceConfig, IrqMode, NullConfig, QueueMode, run};
 
@@ -16,7 +17,7 @@ fn world(irqmode: IrqMode, queue_mode: QueueMode) -> Config {
     let costs = &mut config.costs;
     (costs.user, costs.syscall, costs.submit) = (Nanos(0), Nanos(10_000), Nanos(0));
     (costs.issue, costs.interrupt, costs.switch) = (Nanos(0), Nanos(0), Nanos(0));
-    (costs.wake_up, costs.idle_exit) = (Nanos(0), Nanos(0));
+    (costs.wake_up, costs.idle) = (Nanos(0), Idle::Fixed(Nanos(0)));
     config.queue = QueueConfig {
         cpus: 1,
         hw_queues: 1,
