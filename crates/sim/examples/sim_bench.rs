@@ -192,6 +192,7 @@ fn costs() -> Costs {
         ipi: Nanos(800),
         ipi_remote: Nanos(1_500),
         idle: Idle::Fixed(Nanos(800)),
+        vm: None,
         migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),

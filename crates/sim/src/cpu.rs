@@ -9,18 +9,19 @@
 //!      └───────────────────────────── block ────────────────────────────┘
 //! ```
 //! A thread that wakes up goes to its last CPU if that is idle, else to an idle one, first of the
-//! same L3 cache, then of the socket, else to the shortest queue, within its affinity. There the thread with the least
-//! run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler from 2.6.24 to 6.5, or the
-//! eligible one with the earliest deadline (`cpu/eevdf.rs`), like from 6.6 on. A CPU
-//! without threads takes one from the longest queue, and an idle CPU takes a preempted thread. An
-//! *urgent* thread (nice -20, like kblockd's workers) preempts all others at once, and is never
-//! preempted by them.
+//! same L3 cache, then of the socket, else to the shortest queue, within its affinity. There the
+//! thread with the least run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler
+//! from 2.6.24 to 6.5, or the eligible one with the earliest deadline (`cpu/eevdf.rs`), like from
+//! 6.6 on. A CPU without threads takes one from the longest queue, and an idle CPU takes a
+//! preempted thread. An *urgent* thread (nice -20, like kblockd's workers) preempts all others at
+//! once, and is never preempted by them.
 //!
 //! Time is conserved: the busy time of CPUs is the sum of their threads' use, the switches, and
 //! interrupts without a thread.
 //!
 //! Two CPUs may share a core (`cpu/cores.rs`). A migration has a price (`cpu/caches.rs`). An idle
-//! CPU may sleep in states with a longer exit (`cpu/idle.rs`).
+//! CPU may sleep in states with a longer exit (`cpu/idle.rs`), or be halted in a virtual machine
+//! (`cpu/vm.rs`).
 //!
 //! Left out: weights; interrupts always run at full speed. The world defines the costs of
 //! calls.
@@ -36,6 +37,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod vm;
 
 use std::cmp::Reverse;
 
@@ -50,6 +52,7 @@ pub use self::idle::{Idle, IdleConfig, IdleGovernor, IdleState};
 use self::idle::{Sleep, Timers};
 use self::set::CpuSet;
 pub use self::topology::{Affinity, Distance, SetId, Topology};
+pub use self::vm::VmCosts;
 
 /// A CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +74,7 @@ pub enum Scheduler {
 }
 
 /// Costs. The first group belongs to the CPUs, the second to actions of threads.
-// 19 fields: the costs of the simulated machine, its scheduler, its governors and its cores.
+// 20 fields: the costs of the simulated machine, its scheduler, its governors and its cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Switch to another thread.
@@ -84,6 +87,8 @@ pub struct Costs {
     pub ipi_remote: Nanos,
     /// Exit of an idle CPU.
     pub idle: Idle,
+    /// Costs of a virtual machine; `None`: the CPUs are real ones.
+    pub vm: Option<VmCosts>,
     /// A thread continues on another CPU, and fetches its hot lines.
     pub migrate: Migration,
     /// Time in which a thread that stopped running is cache-hot; an idle CPU leaves it where it is
@@ -217,6 +222,7 @@ struct Cpu {
 }
 
 /// The CPUs and their threads.
+// 13 fields: the CPUs, sets of them for the search of an idle one, and the threads.
 #[derive(Debug)]
 pub struct Cpus {
     topology: Topology,
@@ -343,7 +349,8 @@ impl Cpus {
         self.counters.wake_ups += 1;
         self.clear_timer(thread);
         let at = self.place(thread);
-        let ready = self.charge(now, by, self.costs.wake_up) + before;
+        let cost = self.costs.wake_up + self.cost_of_call(now, by, at);
+        let ready = self.charge(now, by, cost) + before;
         match self.costs.scheduler {
             Scheduler::Cfs => {
                 self.arrives(at, thread);

@@ -339,13 +339,10 @@ fn every_key() -> BTreeSet<String> {
     let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
     let measure = format!("measure = [{{ value = {CELL}, max = 1");
     let mut keys = BTreeSet::new();
-    for (world, judged) in [
+    let machine = ["", ".costs", ".governor", ".bandwidth", ".idle"];
+    let machine = machine.map(|part| format!("[machine{part}]\nx = 1\n"));
+    for (world, judged) in machine.iter().map(|world| (world.as_str(), "")).chain([
         ("x = 1\n", ""),
-        ("[machine]\nx = 1\n", ""),
-        ("[machine.costs]\nx = 1\n", ""),
-        ("[machine.governor]\nx = 1\n", ""),
-        ("[machine.bandwidth]\nx = 1\n", ""),
-        ("[machine.idle]\nx = 1\n", ""),
         ("[page_cache]\nx = 1\n", ""),
         ("[write_back]\nx = 1\n", ""),
         ("[file_system]\nx = 1\n", ""),
@@ -397,7 +394,7 @@ fn every_key() -> BTreeSet<String> {
                  accept = [{{ row = {CELL}, error_max = 1 }}]\n"
             ),
         ),
-    ] {
+    ]) {
         let text = format!("{HEAD}{world}{JOB}{rest}{judged}");
         let said = Experiment::parse("x.toml", &text, None).expect_err(&text).to_string();
         let (_, listed) = said.split_once("there are ").unwrap_or_else(|| panic!("{text}{said}"));

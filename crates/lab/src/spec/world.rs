@@ -14,6 +14,7 @@ use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{
     Costs, Governor, Idle, IdleConfig, IdleGovernor, IdleState, Migration, Scheduler, Topology,
+    VmCosts,
 };
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
@@ -92,6 +93,7 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
         ipi: ns(&mut costs, "ipi_ns", 1_000)?,
         ipi_remote: ns(&mut costs, "ipi_remote_ns", 2_000)?,
         idle: idle(&mut machine, ns(&mut costs, "idle_exit_ns", 5_000)?)?,
+        vm: vm(&mut costs)?,
         migrate: migration(&mut costs)?,
         cache_hot: ns(&mut costs, "cache_hot_ns", 0)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
@@ -173,6 +175,13 @@ fn shared_core(machine: &mut Section<'_>, topology: Topology) -> Result<Option<u
         return Err(machine.wrong_key("cpus_per_core", what));
     }
     Ok((cpus == 2).then_some(percent))
+}
+
+/// Reads the costs of a virtual machine.
+fn vm(costs: &mut Section<'_>) -> Result<Option<VmCosts>, Error> {
+    let exit = ns(costs, "vm_exit_ns", 0)?;
+    let vcpu_wake = ns(costs, "vcpu_wake_ns", 0)?;
+    Ok((exit + vcpu_wake > Nanos(0)).then_some(VmCosts { exit, vcpu_wake }))
 }
 
 /// Reads the idle states and their governor; the defaults are those of Skylake servers

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use blockyard_engine::time::Nanos;
 
-use super::{Cpus, ThreadId};
+use super::{Costs, Cpus, ThreadId};
 
 /// Sleeps that `menu` remembers (`INTERVALS`).
 const INTERVALS: usize = 8;
@@ -118,40 +118,39 @@ impl Cpus {
 
     /// A CPU has no thread from `from` on.
     pub(super) fn falls_asleep(&mut self, from: Nanos, at: usize) {
-        let Some(config) = self.costs.idle.governed() else { return };
+        if !self.sleeps() {
+            return;
+        }
+        self.cpus[at].sleep.since = from;
+        let Some(config) =
+            self.costs.idle.governed().filter(|idle| idle.governor == IdleGovernor::Menu)
+        else {
+            return;
+        };
         let timer = self.timers.next(at).map_or(Nanos(u64::MAX), |timer| timer.since(from));
         let sleep = &mut self.cpus[at].sleep;
-        sleep.since = from;
-        sleep.state = match config.governor {
-            IdleGovernor::HaltPoll { .. } => 0,
-            IdleGovernor::Menu => {
-                let typical =
-                    typical(&sleep.intervals).map_or(Nanos(u64::MAX), |us| Nanos(us * 1_000));
-                config.deepest(typical.min(timer))
-            }
-        };
+        let typical = typical(&sleep.intervals).map_or(Nanos(u64::MAX), |us| Nanos(us * 1_000));
+        sleep.state = config.deepest(typical.min(timer));
     }
 
-    /// Something calls a CPU without a thread. Returns the time of its exit from its idle state,
-    /// after which it sleeps again, unless it has work.
+    /// Whether sleeps are followed.
+    fn sleeps(&self) -> bool {
+        self.costs.idle.governed().is_some() || self.costs.vm.is_some()
+    }
+
+    /// Something calls a CPU without a thread. Returns the time of its exit from its idle state and
+    /// from a halt, after which it sleeps again, unless it has work.
     pub(super) fn rouse(&mut self, now: Nanos, at: usize) -> Nanos {
-        let Some(config) = self.costs.idle.governed() else { return Nanos(0) };
-        let sleep = &mut self.cpus[at].sleep;
-        let slept = now.since(sleep.since);
-        if slept == Nanos(0) {
+        let slept = now.since(self.cpus[at].sleep.since);
+        if !self.sleeps() || slept == Nanos(0) {
             return Nanos(0);
         }
-        let exit = match config.governor {
-            IdleGovernor::Menu => {
-                sleep.note(slept);
-                config.states[sleep.state].exit
-            }
-            IdleGovernor::HaltPoll { .. } if slept <= sleep.poll => Nanos(0),
-            IdleGovernor::HaltPoll { poll_max } => {
-                sleep.adjust_poll(slept - sleep.poll, poll_max);
-                config.states[0].exit
-            }
-        };
+        let Costs { idle, vm, .. } = self.costs;
+        let idle = idle.governed();
+        let sleep = &mut self.cpus[at].sleep;
+        let halted = sleep.halted(now, idle);
+        let exit = idle.map_or(Nanos(0), |config| sleep.ends(&config, slept, halted));
+        let exit = exit + vm.map_or(Nanos(0), |vm| vm.wakes_after(halted));
         sleep.awake = now + exit;
         self.falls_asleep(now + exit, at);
         exit
@@ -184,6 +183,28 @@ impl IdleConfig {
 }
 
 impl Sleep {
+    /// Time since the begin of the halt, after a poll.
+    pub(super) fn halted(&self, now: Nanos, idle: Option<IdleConfig>) -> Nanos {
+        let polls = idle.is_some_and(|idle| matches!(idle.governor, IdleGovernor::HaltPoll { .. }));
+        let poll = if polls { self.poll } else { Nanos(0) };
+        now.since(self.since + poll)
+    }
+
+    /// The sleep ends; returns the exit latency of its state.
+    fn ends(&mut self, config: &IdleConfig, slept: Nanos, halted: Nanos) -> Nanos {
+        match config.governor {
+            IdleGovernor::Menu => {
+                self.note(slept);
+                config.states[self.state].exit
+            }
+            IdleGovernor::HaltPoll { .. } if halted == Nanos(0) => Nanos(0),
+            IdleGovernor::HaltPoll { poll_max } => {
+                self.adjust_poll(halted, poll_max);
+                config.states[0].exit
+            }
+        }
+    }
+
     fn note(&mut self, slept: Nanos) {
         self.intervals[self.next] = slept.0 / 1_000;
         self.next = (self.next + 1) % INTERVALS;
@@ -224,22 +245,11 @@ fn typical(intervals: &[u64; INTERVALS]) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::super::tests::{COSTS, CPU0, IDLE_EXIT};
+mod tests {
+    use super::super::tests::{COSTS, CPU0, HALT_POLL, IDLE_EXIT, MENU};
     use super::super::{Affinity, Costs, CpuId, Topology};
     use super::*;
 
-    const fn state(exit_us: u64, residency_us: u64) -> IdleState {
-        IdleState { exit: Nanos(exit_us * 1_000), residency: Some(Nanos(residency_us * 1_000)) }
-    }
-
-    /// The states of a Skylake server.
-    pub(in super::super) const MENU: IdleConfig = IdleConfig {
-        governor: IdleGovernor::Menu,
-        states: [state(2, 0), state(10, 20), state(133, 600)],
-    };
-    const HALT_POLL: IdleConfig =
-        IdleConfig { governor: IdleGovernor::HaltPoll { poll_max: Nanos(200_000) }, ..MENU };
     /// A wake-up by the own CPU, without a switch.
     const WAKE_UP: u64 = COSTS.wake_up.0;
 
@@ -273,7 +283,7 @@ pub(super) mod tests {
         assert_eq!(last(Some(MENU), 100), 10_000 + WAKE_UP);
         assert_eq!(last(Some(MENU), 1_000), 133_000 + WAKE_UP);
         let shallow =
-            [MENU.states[0], MENU.states[1], IdleState { residency: None, ..state(9, 0) }];
+            [MENU.states[0], MENU.states[1], IdleState { residency: None, ..MENU.states[2] }];
         assert_eq!(last(Some(IdleConfig { states: shallow, ..MENU }), 1_000), 10_000 + WAKE_UP);
         for sleep_us in [10, 1_000] {
             assert_eq!(last(None, sleep_us), IDLE_EXIT.0 + WAKE_UP, "the control");

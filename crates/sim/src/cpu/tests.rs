@@ -10,6 +10,7 @@ pub(super) const COSTS: Costs = Costs {
     ipi: Nanos(30),
     ipi_remote: Nanos(70),
     idle: Idle::Fixed(IDLE_EXIT),
+    vm: None,
     migrate: Migration { same_l3: Nanos(0), other_l3: Nanos(0), remote: Nanos(0) },
     cache_hot: Nanos(0),
     slice: Nanos(10_000),
@@ -26,6 +27,18 @@ pub(super) const COSTS: Costs = Costs {
     shared_core_percent: None,
 };
 pub(super) const CPU0: CpuId = CpuId(0);
+
+const fn state(exit_us: u64, residency_us: u64) -> IdleState {
+    IdleState { exit: Nanos(exit_us * 1_000), residency: Some(Nanos(residency_us * 1_000)) }
+}
+
+/// The states of a Skylake server.
+pub(super) const MENU: IdleConfig = IdleConfig {
+    governor: IdleGovernor::Menu,
+    states: [state(2, 0), state(10, 20), state(133, 600)],
+};
+pub(super) const HALT_POLL: IdleConfig =
+    IdleConfig { governor: IdleGovernor::HaltPoll { poll_max: Nanos(200_000) }, ..MENU };
 
 const SCHEDULERS: [Scheduler; 2] = [Scheduler::Cfs, Scheduler::Eevdf];
 
@@ -451,7 +464,7 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
     {
         let mut random = blockyard_workload::random::Random::new(seed, 0);
         let topology = Topology::of(2, 2);
-        let idle = [COSTS.idle, Idle::Governed(idle::tests::MENU)][seed as usize / 2 % 2];
+        let idle = [COSTS.idle, Idle::Governed(MENU)][seed as usize / 2 % 2];
         let mut cpus = Cpus::new(topology, Costs { shared_core_percent, idle, ..COSTS });
         let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
         let mut nobody = OfNobody::default();

@@ -12,7 +12,9 @@ use blockyard_workload::tiotest::{self, PhaseKind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;
-use crate::cpu::{Costs, Idle, Migration, Scheduler, Topology};
+use crate::cpu::{
+    Costs, Idle, IdleConfig, IdleGovernor, IdleState, Migration, Scheduler, Topology, VmCosts,
+};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
 use crate::device::flash::{FlashConfig, Slow};
@@ -29,6 +31,7 @@ fn costs() -> Costs {
         ipi: Nanos(1_000),
         ipi_remote: Nanos(2_000),
         idle: Idle::Fixed(Nanos(1_000)),
+        vm: None,
         migrate: Migration::default(),
         cache_hot: Nanos(0),
         slice: Nanos::from_ms(10),
@@ -476,6 +479,41 @@ fn read_of_one_takes_call_bio_issue_device_interrupt_and_wake_up() {
     assert_eq!(longer - each, 2_000, "a device does not start before its request is issued");
 }
 
+/// The interrupt of a read begins with the exit of its CPU, and the wake-up pays no further one.
+#[test]
+fn interrupt_wakes_its_cpu_before_it_ends_a_read() {
+    let (each, _) = read_takes(1, 100_000, |_| ());
+    let idle = IdleConfig {
+        governor: IdleGovernor::Menu,
+        states: [IdleState { exit: Nanos(7_000), residency: Some(Nanos(0)) }; 3],
+    };
+    let (asleep, _) = read_takes(1, 100_000, |costs| costs.idle = Idle::Governed(idle));
+    assert!((asleep - each).abs_diff(7_000 - 1_000) < 20, "{asleep} ns, and {each} before");
+    let vm = VmCosts { exit: Nanos(1_500), vcpu_wake: Nanos(4_000) };
+    let (halted, _) = read_takes(1, 100_000, |costs| costs.vm = Some(vm));
+    assert!((halted - each).abs_diff(4_000) < 20, "{halted} ns, and {each} before");
+}
+
+/// A single vector interrupts CPU 0, which calls the reader's CPU. Both are halted.
+#[test]
+fn call_of_a_virtual_cpu_costs_the_interrupted_one_an_exit() {
+    let each = |vm| {
+        let mut config = config("none");
+        config.fs = None;
+        config.costs.vm = vm;
+        config.queue = QueueConfig { queue_depth: 64, ..QueueConfig::of(mq_generation()) };
+        config.device = flash(20 * US, 4_096);
+        config.interrupts = InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Force };
+        let mut fio = readers(1, 1, &[1]);
+        run(&config, &mut fio, ()).unwrap();
+        let result = &fio.results()[0];
+        result.runtime.0 / result.read.ios
+    };
+    let vm = VmCosts { exit: Nanos(1_500), vcpu_wake: Nanos(4_000) };
+    let more = each(Some(vm)) - each(None);
+    assert!(more.abs_diff(1_500 + 2 * 4_000) < 100, "{more} ns");
+}
+
 /// CPU time is conserved: a CPU does no more work than its time, at any depth.
 #[test]
 fn reads_of_one_cpu_take_at_least_what_each_of_them_costs_it() {
@@ -491,7 +529,7 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     (config.fs, config.costs.interrupt) = (None, Nanos(100));
     config.queue = QueueConfig { queue_depth: 64, ..QueueConfig::of(mq_generation()) };
     config.device = flash(0, 4_096);
-    let mut fio = readers(4, 8);
+    let mut fio = readers(4, 8, &[]);
     let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
     let usage = fio.results()[0].usage;
     let used = (usage.user + usage.system).0;
@@ -503,8 +541,8 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     assert!((used + others).abs_diff(outcome.cpu_busy.0) * 100 < all, "{used} and {others} ns");
 }
 
-/// Random readers of 4 KiB for 20 ms, with this depth each.
-fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
+/// Random readers of 4 KiB for 20 ms, with this depth each, on these CPUs or all.
+fn readers(numjobs: u32, iodepth: u32, cpus: &[u16]) -> fio::Fio {
     let job = fio::Job::new("read").with(|job| {
         job.shape.rw = fio::Rw::RandRead;
         job.region.filename = Some("disk".into());
@@ -513,6 +551,7 @@ fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
         job.end.runtime = Some(Nanos::from_ms(20));
         job.end.time_based = true;
         job.clones.numjobs = numjobs;
+        job.clones.cpus = cpus.to_vec();
         job.submission.iodepth = iodepth;
     });
     fio::Fio::new(vec![job]).unwrap()
@@ -527,7 +566,7 @@ fn limited_device_serves_the_burst_and_then_its_rate_and_keeps_every_request() {
         config.device = flash(20 * US, 64);
         config.queue.queue_depth = 64;
         let free = {
-            let mut fio = readers(2, depth);
+            let mut fio = readers(2, depth, &[]);
             run(&config, &mut fio, ()).unwrap();
             fio.results()[0].clones.iter().map(|clone| clone.read.ios).sum::<u64>()
         };
@@ -536,7 +575,7 @@ fn limited_device_serves_the_burst_and_then_its_rate_and_keeps_every_request() {
             burst: Nanos::from_ms(5),
             ..throttle::Limits::default()
         };
-        let mut fio = readers(2, depth);
+        let mut fio = readers(2, depth, &[]);
         run(&config, &mut fio, ()).unwrap();
         let limited = fio.results()[0].clones.iter().map(|clone| clone.read.ios).sum::<u64>();
         // 10 of the burst, 40 in 20 ms, one into debt. At the end some wait, or are in flight.
@@ -578,7 +617,7 @@ fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
         config.queue = QueueConfig { queue_depth: 64, cpus: 4, ..queue };
         config.device = flash(20 * US, 4_096);
         config.interrupts = InterruptConfig { vectors, rq_affinity };
-        let mut fio = readers(4, 1);
+        let mut fio = readers(4, 1, &[]);
         let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
         let ios: Vec<u64> = fio.results()[0].clones.iter().map(|clone| clone.read.ios).collect();
         (ios, outcome.causes.ended_by_call)
@@ -611,7 +650,7 @@ fn memory_is_copied_by_who_submits_and_ends_without_an_interrupt() {
         let command = Nanos(300);
         let sector = Nanos(50);
         config.device = DeviceConfig::Memory(RamConfig { sectors: 1 << 20, command, sector });
-        let mut fio = readers(4, 1);
+        let mut fio = readers(4, 1, &[]);
         let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
         assert_eq!(fio.results()[0].usage.voluntary, 0, "nobody waits");
         let all = outcome.ended.0 * 4;

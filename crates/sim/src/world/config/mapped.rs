@@ -7,7 +7,7 @@ use blockyard_engine::time::Nanos;
 use crate::cache::PAGE_BYTES;
 use crate::memory::MemoryConfig;
 
-use super::Workqueue;
+use super::workqueue::Workqueue;
 
 /// A crypt target between submitters and queue.
 #[derive(Clone, Debug)]

@@ -99,8 +99,12 @@ impl Devices {
         };
         let after = costs.call(topology.distance(cpu, by.cpu()));
         machine.threads.observers.causes.ended_by_call += 1;
+        let sent = match costs.vm {
+            None => machine.threads.now(),
+            Some(vm) => machine.threads.charge(by.cpu(), vm.exit),
+        };
         let called = Interrupt::of(cpu, Action::Called(tag));
-        self.interrupts.schedule(machine.threads.now() + after, called);
+        self.interrupts.schedule(sent + after, called);
     }
 
     /// Completes a request and runs the queue.

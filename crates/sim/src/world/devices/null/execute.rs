@@ -294,8 +294,9 @@ impl Null {
     }
 
     /// Something is to be done in the softirq of the CPU that submitted the request.
-    fn call_cpu(&mut self, machine: &Machine<'_>, distance: Distance, what: Softirq) {
+    fn call_cpu(&mut self, machine: &mut Machine<'_>, distance: Distance, what: Softirq) {
         let (Softirq::Request(issue) | Softirq::Original(issue)) = what;
+        machine.threads.spend(machine.config.costs.vm.map_or(Nanos(0), |vm| vm.exit));
         let after = machine.config.costs.call(distance);
         let at = machine.threads.now() + after + machine.threads.spent();
         self.interrupts.schedule(at, Interrupt::Call(CpuId(issue.origin.cpu), what));
