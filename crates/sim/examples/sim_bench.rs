@@ -261,6 +261,7 @@ fn world(elevator: &str) -> Config {
             destage_after: Nanos::from_ms(20),
             read_ahead_sectors: 256,
         }),
+        raid: None,
         interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },
         seed: 1,
     }

@@ -345,7 +345,7 @@ impl TuneArgs {
         }
         let words = self.words()?;
         let text = self.jobs.text()?;
-        let device_bytes = config.device.sectors().saturating_mul(512);
+        let device_bytes = config.sectors().saturating_mul(512);
         let (jobs, _) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
         Ok(Some(JobSpec::Fio(jobs, FioRows::Usual)))
     }

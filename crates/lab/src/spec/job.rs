@@ -296,7 +296,7 @@ impl JobSpec {
         if let Self::Fio(jobs, _) = self {
             jobs.iter().try_for_each(|job| check_place(job, config))?;
         }
-        let sectors = config.device.sectors();
+        let sectors = config.sectors();
         let lens_bytes = self.file_lens_bytes();
         let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
         match &config.fs {

@@ -18,6 +18,7 @@ pub(crate) mod measure;
 pub(crate) mod metric;
 mod null;
 mod quick;
+mod raid;
 pub(crate) mod section;
 pub(crate) mod traced;
 pub(crate) mod tree;
@@ -40,7 +41,7 @@ use super::causes;
 use crate::Error;
 
 /// Keys of the world.
-const WORLD_KEYS: [&str; 11] = [
+const WORLD_KEYS: [&str; 12] = [
     "machine",
     "page_cache",
     "write_back",
@@ -50,6 +51,7 @@ const WORLD_KEYS: [&str; 11] = [
     "stack",
     "queue",
     "limit",
+    "raid",
     "device",
     "jobs",
 ];

@@ -150,7 +150,7 @@ fn mistake_in_an_override_names_the_override() {
     for (set, words) in [
         ("queue.nr_requests=0", &["--set queue.nr_requests=0", "from 1 to"][..]),
         ("queue.nr_request=8", &["--set queue.nr_request=8", "nr_requests"]),
-        ("claims.x=8", &["--set claims.x=8", "queue, limit, device"]),
+        ("claims.x=8", &["--set claims.x=8", "queue, limit, raid, device"]),
         ("jobs.fsnyc.samples=8", &["--set jobs.fsnyc.samples=8", "jobs are fsync"]),
         ("device.kind=tape", &["--set device.kind=tape", "\"disk\""]),
         ("jobs.fsync.ioprio=rt:9", &["--set jobs.fsync.ioprio=rt:9", "be:7"]),
@@ -350,6 +350,7 @@ fn every_key() -> BTreeSet<String> {
         ("[queue]\nx = 1\n", ""),
         ("[queue.costs]\nx = 1\n", ""),
         ("[limit]\nx = 1\n", ""),
+        ("[raid]\nx = 1\n", ""),
         ("[device]\nx = 1\n", ""),
         ("[device]\nkind = \"flash\"\nx = 1\n", ""),
         ("[device]\nkind = \"cluster\"\nx = 1\n", ""),

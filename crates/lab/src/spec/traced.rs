@@ -122,7 +122,7 @@ impl TraceJob {
     /// start.
     #[must_use]
     pub fn new(trace: Arc<Trace>, pace: Pace, config: &Config, wrap: bool) -> Self {
-        let len_bytes = config.device.sectors().saturating_mul(512);
+        let len_bytes = config.sectors().saturating_mul(512);
         Self { trace, pace, target: Target { len_bytes, sector_bytes: 512, wrap } }
     }
 

@@ -28,7 +28,7 @@ use blockyard_sim::world::{
 };
 
 use super::section::Section;
-use super::{cluster, crypt, null};
+use super::{cluster, crypt, null, raid};
 use crate::Error;
 
 /// A second in nanoseconds: the limit of costs and delays.
@@ -47,6 +47,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
     let (device, interrupts) = device(root)?;
+    let raid = raid::read(root, &device)?;
     let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator, elevator_costs) = queue(root, &topology, &device)?;
     let stack = null::stack(root, &queue, &device)?;
@@ -69,6 +70,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
         elevator,
         elevator_costs,
         device,
+        raid,
         interrupts,
         seed: 0,
     })

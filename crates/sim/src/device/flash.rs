@@ -142,6 +142,15 @@ impl Flash {
     /// The device has no channel, or the limit of open blocks is zero.
     #[must_use]
     pub fn new(config: FlashConfig) -> Self {
+        Self::of_member(config, 0)
+    }
+
+    /// An idle device that draws its slow commands as this one of several.
+    ///
+    /// # Panics
+    /// As [`Flash::new`].
+    #[must_use]
+    pub fn of_member(config: FlashConfig, member: u16) -> Self {
         assert!(config.channels > 0 && config.page_sectors > 0 && config.queue_depth > 0);
         assert!(config.blocks.is_none_or(|blocks| blocks.open > 0 && blocks.sectors > 0));
         let mapping =
@@ -151,7 +160,7 @@ impl Flash {
             mapping: config.collection.as_ref().map(mapping),
             buffered: BinaryHeap::new(),
             buffered_sectors: 0,
-            random: Random::new(SLOW_SEED, 0),
+            random: Random::new(SLOW_SEED, u64::from(member)),
             config,
             for_bus: BinaryHeap::new(),
             on_bus: None,

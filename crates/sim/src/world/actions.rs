@@ -49,17 +49,35 @@ impl Interrupt {
     }
 }
 
+/// A device: the only one, or a member of a RAID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MemberId(pub(super) u16);
+
+/// A dispatched request of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dispatched {
+    pub(super) member: MemberId,
+    pub(super) issue: Issue,
+}
+
+/// A request at a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AtDevice {
+    pub(super) member: MemberId,
+    pub(super) tag: Tag,
+}
+
 /// An action of an interrupt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     /// Issues a request to the device.
-    Issue(Issue),
+    Issue(Dispatched),
     /// The device has completed a request.
-    Interrupted(Tag),
+    Interrupted(AtDevice),
     /// Another CPU calls this one to complete a request.
-    Called(Tag),
+    Called(AtDevice),
     /// Completes a request.
-    Completed(Tag),
+    Completed(AtDevice),
     /// Executes a step of a mapped device.
     Step(Step),
     /// A mapped device's timeout.
@@ -103,7 +121,7 @@ pub(super) struct Pending {
     /// Action paid for by the current burst.
     pub(super) paid: Option<Next>,
     /// Dispatched requests that are not issued.
-    pub(super) issues: VecDeque<Issue>,
+    pub(super) issues: VecDeque<Dispatched>,
     /// Steps of mapped devices.
     pub(super) todo: VecDeque<Step>,
     /// Cost to add to the next burst.

@@ -37,6 +37,30 @@ pub struct ElevatorCounters {
     pub waiters: u64,
 }
 
+impl ElevatorCounters {
+    /// Adds those of another queue.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.busy = self.busy + other.busy;
+        self.lock_waits = self.lock_waits + other.lock_waits;
+        self.waiters += other.waiters;
+    }
+}
+
+impl Causes {
+    /// Adds the counters of a queue.
+    pub(super) fn add_queue(&mut self, other: &mq::Counters) {
+        let queue = &mut self.queue;
+        queue.bios += other.bios;
+        queue.back_merges += other.back_merges;
+        queue.front_merges += other.front_merges;
+        queue.request_merges += other.request_merges;
+        queue.issued += other.issued;
+        queue.requeued += other.requeued;
+        queue.parked += other.parked;
+        queue.flushes += other.flushes;
+    }
+}
+
 /// Traffic of a memory whose rate is limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCauses {

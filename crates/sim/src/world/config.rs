@@ -5,6 +5,7 @@ mod elevator;
 mod interrupts;
 mod mapped;
 mod null;
+mod raid;
 mod workqueue;
 
 use blockyard_engine::bio::Sector;
@@ -12,6 +13,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::throttle::Limits;
 use blockyard_engine::time::Nanos;
+use blockyard_workload::random::Random;
 
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
@@ -27,10 +29,11 @@ pub use elevator::{ElevatorCosts, ElevatorLock};
 pub use interrupts::InterruptConfig;
 pub use mapped::{Below, Cryptd, MappedConfig, MappedCosts, PagesConfig};
 pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
+pub use raid::RaidConfig;
 pub use workqueue::{ActiveLimit, SHARD_CORES, Scope, Workqueue};
 
 /// A world, from the top down.
-// 19 fields: one for each layer that an experiment may set.
+// 20 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.
@@ -68,10 +71,26 @@ pub struct Config {
     pub elevator_costs: ElevatorCosts,
     /// Device below the queue.
     pub device: DeviceConfig,
+    /// Several of these devices, each with such a queue, as members of a RAID.
+    pub raid: Option<RaidConfig>,
     /// Interrupts of the device.
     pub interrupts: InterruptConfig,
     /// Seed of the world's random numbers; programs have their own.
     pub seed: u64,
+}
+
+impl Config {
+    /// Size of the device, or of the RAID, in sectors.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        let device = self.device.sectors();
+        self.raid.map_or(device, |raid| raid.sectors(device))
+    }
+
+    /// Number of devices.
+    pub(super) fn members(&self) -> u16 {
+        self.raid.map_or(1, |raid| raid.members)
+    }
 }
 
 /// Costs of calls that only some programs make.
@@ -171,12 +190,20 @@ impl DeviceConfig {
         }
     }
 
-    /// An idle device.
+    /// An idle device, which is this member of a RAID. Members differ in what is random: the
+    /// angles of the platters, and the commands that are slow.
     #[must_use]
-    pub fn build(&self) -> Box<dyn Device> {
+    pub fn build(&self, member: u16, seed: u64) -> Box<dyn Device> {
         match self {
-            Self::Disk(config) => Box::new(Disk::new(config.clone())),
-            Self::Flash(config) => Box::new(Flash::new(*config)),
+            Self::Disk(config) => {
+                let mut config = config.clone();
+                if member > 0 {
+                    let mut random = Random::new(seed, 0xa11 + u64::from(member));
+                    config.geometry.turn(Nanos(random.below(config.geometry.revolution.0)));
+                }
+                Box::new(Disk::new(config))
+            }
+            Self::Flash(config) => Box::new(Flash::of_member(*config, member)),
             Self::Cluster(config) => Box::new(Cluster::new(*config)),
             // CPUs do their work; the device behind the queue is unused.
             Self::Memory(RamConfig { sectors, .. }) | Self::Null(NullConfig { sectors, .. }) => {

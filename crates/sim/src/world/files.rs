@@ -71,7 +71,7 @@ pub(super) struct Journal {
 impl<'a> Files<'a> {
     /// The flushers are the first threads, followed by the journal.
     pub(super) fn new(config: &'a Config) -> Self {
-        let sectors = config.device.sectors();
+        let sectors = config.sectors();
         let interval =
             config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
         let thread = ThreadId(config.write_back.flushers);

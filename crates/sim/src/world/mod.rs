@@ -48,8 +48,8 @@ pub use causes::{
 pub use config::{
     ActiveLimit, BandwidthConfig, Below, CallCosts, CompletionRule, Config, Cryptd, DeviceConfig,
     ElevatorCosts, ElevatorLock, FsyncOrder, Housekeeping, InterruptConfig, IrqMode, MappedConfig,
-    MappedCosts, NullConfig, PagesConfig, QueueMode, RamConfig, SHARD_CORES, Scope, StackConfig,
-    StackCosts, Workqueue, WriteBack,
+    MappedCosts, NullConfig, PagesConfig, QueueMode, RaidConfig, RamConfig, SHARD_CORES, Scope,
+    StackConfig, StackCosts, Workqueue, WriteBack,
 };
 pub use trace::{Event, Observer, Role, Wait};
 

@@ -109,6 +109,7 @@ pub(super) fn config(elevator: &str) -> Config {
         elevator,
         elevator_costs: ElevatorCosts::default(),
         device: disk(),
+        raid: None,
         interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },
         seed: 1,
     }

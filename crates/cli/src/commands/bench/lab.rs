@@ -65,7 +65,7 @@ pub(super) fn run(
     let experiment = load(name)?;
     let variant = experiment.variant_or_first(args.target.world.variant.as_deref())?;
     let setup = set_up(&experiment, variant, &args.target.world.set)?;
-    let JobFile { jobs, ignored, .. } = parse(setup.config.device.sectors().saturating_mul(512))?;
+    let JobFile { jobs, ignored, .. } = parse(setup.config.sectors().saturating_mul(512))?;
     note(&ignored);
     jobs.iter().try_for_each(check_for_lab)?;
     logs::check(&jobs, args.force.force, &args.in_use())?;

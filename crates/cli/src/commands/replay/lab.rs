@@ -74,7 +74,7 @@ pub(super) fn play(
     set.extend(args.place.world.set.iter().cloned());
     let setup = set_up(&experiment, variant, &set)?;
     let config = Config { seed: experiment.seeds[0], ..setup.config };
-    let len_bytes = config.device.sectors().saturating_mul(512);
+    let len_bytes = config.sectors().saturating_mul(512);
     let (replay, hash, queue) = once(args, &config, trace, (len_bytes, QueueTrace::default()))?;
     let (_, again, ()) = once(args, &config, trace, (len_bytes, ()))?;
     if hash != again {

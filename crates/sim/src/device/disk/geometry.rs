@@ -49,6 +49,8 @@ pub struct Geometry {
     starts: Vec<(u64, u32)>,
     cylinders: u32,
     sectors: u64,
+    /// Angle of the platters at time zero.
+    turned: Nanos,
 }
 
 /// Position of a sector.
@@ -93,7 +95,7 @@ impl Geometry {
             sectors +=
                 u64::from(zone.cylinders) * u64::from(zone.sectors_per_track) * u64::from(heads);
         }
-        Self { revolution, heads, zones, seek, starts, cylinders, sectors }
+        Self { revolution, heads, zones, seek, starts, cylinders, sectors, turned: Nanos(0) }
     }
 
     /// A disk of about `sectors` sectors whose tracks shrink evenly from `outer` to `inner` sectors
@@ -115,6 +117,11 @@ impl Geometry {
             sectors_per_track: outer - (outer - inner) * number / (ZONES - 1),
         };
         Self::new(revolution, heads, (0..ZONES).map(zone).collect(), seek)
+    }
+
+    /// Turns the platters: all angles are larger by this.
+    pub fn turn(&mut self, by: Nanos) {
+        self.turned = self.turned + by;
     }
 
     /// Number of sectors.
@@ -158,6 +165,7 @@ impl Geometry {
         let sector_time_x65536 = (self.revolution.0 << 16) / per_track;
         let tracks_before = u64::from(first_cylinder) * u64::from(self.heads) + track;
         let angle = tracks_before * self.skew().0 + ((in_track * sector_time_x65536) >> 16);
+        let angle = angle + self.turned.0;
         Place {
             cylinder: first_cylinder + (track / u64::from(self.heads)) as u32,
             head: (track % u64::from(self.heads)) as u32,

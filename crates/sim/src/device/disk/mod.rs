@@ -140,6 +140,18 @@ pub struct DiskCounters {
     pub buffer_hits: u64,
 }
 
+impl DiskCounters {
+    /// Adds those of another disk.
+    pub fn add(&mut self, other: &Self) {
+        self.jobs += other.jobs;
+        self.cylinders_passed += other.cylinders_passed;
+        self.seeking = self.seeking + other.seeking;
+        self.rotating = self.rotating + other.rotating;
+        self.transferring = self.transferring + other.transferring;
+        self.buffer_hits += other.buffer_hits;
+    }
+}
+
 /// The disk.
 // 14 fields: the places of a command, the state of the mechanics, and counts.
 pub struct Disk {

@@ -15,10 +15,11 @@ use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
-use super::super::actions::{Action, Context, Interrupt};
+use super::super::actions::{Action, AtDevice, Context, Dispatched, Interrupt};
 use super::super::config::Config;
 use super::super::machine::Machine;
 use super::super::trace::Event;
+use super::io::{shown_sector, shown_tag};
 use super::{Backend, Devices};
 use crate::cpu::CpuId;
 
@@ -40,62 +41,84 @@ impl Submitters {
 
 impl Devices {
     /// Issues a request to the device.
-    pub(super) fn issue_to_device(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+    pub(super) fn issue_to_device(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        request: Dispatched,
+    ) {
+        let Dispatched { member, issue } = request;
         let sectors = u32::try_from(issue.len.0).expect("requests are short");
         self.at_device += 1;
-        self.note_issue(machine, &issue);
-        self.submitters.note(&issue);
-        let tag = issue.tag;
+        self.note_issue(machine, &request);
+        self.member(member).submitters.note(&issue);
+        let at_device = AtDevice { member, tag: issue.tag };
+        let tag = shown_tag(machine.config, at_device);
         let op = issue.op;
-        let sector = issue.sector.0;
+        let sector = shown_sector(machine.config, member, issue.sector);
         let in_flight = self.at_device;
-        machine.threads.event(Event::Issue { tag: tag.index, op, sector, sectors, in_flight });
+        machine.threads.event(Event::Issue { tag, op, sector, sectors, in_flight });
         if machine.config.device.is_memory() {
             self.at_device -= 1;
-            machine.threads.event(Event::Complete { tag: tag.index });
-            self.end_request(machine, by, tag);
+            machine.threads.event(Event::Complete { tag });
+            self.end_request(machine, by, at_device);
         } else {
-            self.start_request(machine, issue);
+            self.start_request(machine, request);
         }
     }
 
     /// The device has completed a request, and interrupts a CPU.
-    pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, tag: Tag) {
+    pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, request: AtDevice) {
         let config = machine.config;
-        let cpu = config.interrupts.vector_of(self.submitters.of(tag), config.topology);
-        self.interrupt(machine, cpu, Action::Interrupted(tag));
+        let cpu = config.interrupts.vector_of(self.submitter_of(request), config.topology);
+        self.interrupt(machine, cpu, Action::Interrupted(request));
+    }
+
+    fn submitter_of(&self, AtDevice { member, tag }: AtDevice) -> CpuId {
+        self.members[usize::from(member.0)].submitters.of(tag)
     }
 
     /// Cost of a hard interrupt, including the completion if it is on the same CPU.
-    pub(super) fn cost_of_interrupt(&mut self, config: &Config, cpu: CpuId, tag: Tag) -> Nanos {
+    pub(super) fn cost_of_interrupt(
+        &mut self,
+        config: &Config,
+        cpu: CpuId,
+        request: AtDevice,
+    ) -> Nanos {
         let interrupt = config.costs.interrupt;
-        match self.called_from(config, cpu, tag) {
+        match self.called_from(config, cpu, request) {
             Some(_) => interrupt,
-            None => interrupt + self.cost_of_completion(config, tag),
+            None => interrupt + self.cost_of_completion(config, request),
         }
     }
 
     /// Cost to complete a request, with the ends of its bios.
-    pub(super) fn cost_of_completion(&mut self, config: &Config, tag: Tag) -> Nanos {
-        config.costs.complete + self.cost_of_ends(tag)
+    pub(super) fn cost_of_completion(&mut self, config: &Config, request: AtDevice) -> Nanos {
+        config.costs.complete + self.cost_of_ends(request)
     }
 
     /// Cost of the ends of a request's bios for a mapped device above the queue.
-    pub(super) fn cost_of_ends(&mut self, tag: Tag) -> Nanos {
+    pub(super) fn cost_of_ends(&mut self, AtDevice { member, tag }: AtDevice) -> Nanos {
         let Backend::Mapped(mapped) = &self.backend else { return Nanos(0) };
-        let writes = self.block.queue().bios(tag).filter(|bio| bio.op == Op::Write);
+        let queue = self.members[usize::from(member.0)].block.queue();
+        let writes = queue.bios(tag).filter(|bio| bio.op == Op::Write);
         writes.fold(Nanos(0), |sum, bio| sum + mapped.end_of_write(bio.len.bytes()))
     }
 
-    fn called_from(&self, config: &Config, cpu: CpuId, tag: Tag) -> Option<CpuId> {
-        config.interrupts.called(self.submitters.of(tag), cpu, config.topology)
+    fn called_from(&self, config: &Config, cpu: CpuId, request: AtDevice) -> Option<CpuId> {
+        config.interrupts.called(self.submitter_of(request), cpu, config.topology)
     }
 
     /// Handles a hard interrupt: completes the request, or calls another CPU.
-    pub(super) fn interrupted(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
+    pub(super) fn interrupted(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        request: AtDevice,
+    ) {
         let Config { topology, costs, .. } = machine.config;
-        let Some(cpu) = self.called_from(machine.config, by.cpu(), tag) else {
-            return self.end_request(machine, by, tag);
+        let Some(cpu) = self.called_from(machine.config, by.cpu(), request) else {
+            return self.end_request(machine, by, request);
         };
         let after = costs.call(topology.distance(cpu, by.cpu()));
         machine.threads.observers.causes.ended_by_call += 1;
@@ -103,14 +126,20 @@ impl Devices {
             None => machine.threads.now(),
             Some(vm) => machine.threads.charge(by.cpu(), vm.exit),
         };
-        let called = Interrupt::of(cpu, Action::Called(tag));
+        let called = Interrupt::of(cpu, Action::Called(request));
         self.interrupts.schedule(sent + after, called);
     }
 
     /// Completes a request and runs the queue.
-    pub(super) fn end_request(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
+    pub(super) fn end_request(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        AtDevice { member, tag }: AtDevice,
+    ) {
         self.in_flight -= 1;
-        self.block.queue().complete(machine.threads.now(), tag, BlkStatus::Ok);
+        let now = machine.threads.now();
+        self.member(member).block.queue().complete(now, tag, BlkStatus::Ok);
         self.run_queue(machine, by);
     }
 }

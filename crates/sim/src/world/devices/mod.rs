@@ -2,10 +2,11 @@
 //! threads.
 //!
 //! ```text
-//!   thread ── bios ──> back end ─┬─ queue ──> request queue, elevator ──> device model
+//!   thread ── bios ──> back end ─┬─ queue ──> [RAID] ──> request queue, elevator ──> device model
 //!                                ├─ mapped ─> crypt target ── its bios ──^
 //!                                └─ null ───> queues and device of its own
 //! ```
+//! Each member of a RAID is a device with its own queue and elevator ([`raid`]).
 //! A limit of the rate holds bios in front of the queue and the mapped device.
 //! A thread submits its bios in its turns ([`Devices::go`], [`Devices::proceed`]). An interrupt
 //! ends them. Ended bios go to [`super::files`], which wakes the waiting threads.
@@ -15,30 +16,31 @@ mod dm;
 mod elevator;
 mod interrupts;
 mod io;
+mod member;
 mod null;
+mod raid;
 mod throttled;
 mod transfers;
 mod turns;
 
 use blockyard_engine::bio::{BlkStatus, Done};
-use blockyard_engine::mq::{Issue, QueueConfig};
+use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::{Nanos, earlier};
 
 use self::bios::Bios;
 use self::dm::Mapped;
 use self::elevator::ElevatorWork;
-use self::interrupts::Submitters;
+use self::member::Member;
 use self::null::Null;
+use self::raid::Raid;
 use self::throttled::Throttled;
-use self::transfers::Transfers;
-use super::actions::{Context, Interrupt, Step};
+use super::actions::{Context, Interrupt, MemberId, Step};
 use super::causes::Causes;
 use super::config::{Config, DeviceConfig};
 use super::machine::Machine;
 use super::thread::{Kind, Turn};
 use super::threads::Threads;
-use crate::block::BlockDevice;
 use crate::cpu::{CpuId, ThreadId};
 use crate::device::Device;
 use crate::heap::EventHeap;
@@ -56,21 +58,18 @@ enum Backend {
     Null(Box<Null>),
 }
 
-/// The back end, the queue and the device.
+/// The back end, the RAID, and the devices with their queues.
 pub(super) struct Devices {
     backend: Backend,
     /// `None` without a limit of the rate.
     throttled: Option<Throttled>,
-    /// Stays empty if the back end is a null device.
-    block: BlockDevice<Box<dyn Device>>,
-    elevator: ElevatorWork,
+    raid: Option<Raid>,
+    /// One, or those of the RAID. The only one stays empty if the back end is a null device.
+    members: Vec<Member>,
     bios: Bios,
-    submitters: Submitters,
     /// Actions of interrupts, after their cost is paid.
     interrupts: EventHeap<Interrupt>,
-    /// Stays empty without a limit of memory.
-    transfers: Transfers,
-    /// Number of requests at the device.
+    /// Number of requests at the devices.
     at_device: u32,
     /// Number of dispatched requests that have not ended for the queue.
     in_flight: u32,
@@ -90,7 +89,6 @@ struct Scratch {
 
 impl Devices {
     pub(super) fn new(config: &Config) -> Self {
-        let queue = QueueConfig { hw_queues: 1, ..config.queue };
         let backend = match (&config.device, &config.mapped) {
             (DeviceConfig::Null(null), _) => {
                 let stack = config.stack.as_ref();
@@ -104,12 +102,10 @@ impl Devices {
         Self {
             backend,
             throttled: Throttled::new(config.limits),
-            block: BlockDevice::new(queue, &config.elevator, config.device.build()),
-            elevator: ElevatorWork::new(config.elevator_costs, 1),
+            raid: config.raid.map(|raid| Raid::new(raid, config.queue.rotational)),
+            members: (0..config.members()).map(|number| Member::new(config, number)).collect(),
             bios: Bios::default(),
-            submitters: Submitters::default(),
             interrupts: EventHeap::default(),
-            transfers: Transfers::default(),
             at_device: 0,
             in_flight: 0,
             scratch: Scratch::default(),
@@ -127,7 +123,21 @@ impl Devices {
 
     /// Whether a flusher must wait before it writes more.
     pub(super) fn is_congested(&mut self) -> bool {
-        self.block.queue().is_congested(false)
+        self.members.iter_mut().any(|member| member.block.queue().is_congested(false))
+    }
+
+    fn member(&mut self, MemberId(number): MemberId) -> &mut Member {
+        &mut self.members[usize::from(number)]
+    }
+
+    fn member_ids(&self) -> impl Iterator<Item = MemberId> + use<> {
+        let members = u16::try_from(self.members.len()).expect("it was such a number");
+        (0..members).map(MemberId)
+    }
+
+    /// Time of the next event of a device or its queue.
+    fn next_of_members(&self) -> Option<Nanos> {
+        self.members.iter().filter_map(|member| member.block.next_event()).min()
     }
 
     /// Time of the next event outside threads.
@@ -138,14 +148,14 @@ impl Devices {
         };
         let tokens = self.throttled.as_ref().and_then(Throttled::next_event);
         let devices = earlier(null, tokens);
-        earlier(earlier(self.block.next_event(), self.interrupts.next_at()), devices)
+        earlier(earlier(self.next_of_members(), self.interrupts.next_at()), devices)
     }
 
     /// Handles the first event that is due: of the device, an interrupt, or a null device.
     pub(super) fn advance(&mut self, machine: &mut Machine<'_>) {
         let now = Some(machine.threads.now());
-        if self.block.next_event() == now {
-            self.advance_block(machine);
+        if self.next_of_members() == now {
+            self.advance_member(machine);
         } else if self.interrupts.next_at() == now {
             self.interrupt_ends(machine);
         } else if let Backend::Null(null) = &mut self.backend {
@@ -193,8 +203,10 @@ impl Devices {
         }
         let now = machine.threads.now();
         let io_context = machine.threads[thread].io_context;
-        self.block.queue().unplug(now, io_context);
-        self.block.queue().exit_context(now, io_context);
+        for member in &mut self.members {
+            member.block.queue().unplug(now, io_context);
+            member.block.queue().exit_context(now, io_context);
+        }
         let cpu = machine.threads.cpus.last_of(thread);
         self.run_queue(machine, Context::Interrupt(cpu));
     }
@@ -224,7 +236,7 @@ impl Devices {
         }
         self.release_issues(machine);
         while self.bios.len() > 0 {
-            let block = self.block.next_event();
+            let block = self.next_of_members();
             let interrupt = self.interrupts.next_at();
             let memory = machine.threads.next_flow_end();
             let at = earlier(memory, earlier(block, interrupt)).ok_or_else(|| {
@@ -237,10 +249,12 @@ impl Devices {
             } else if interrupt == Some(at) {
                 self.interrupt_ends(machine);
             } else {
-                self.advance_block(machine);
+                self.advance_member(machine);
             }
         }
-        if !self.block.queue().is_idle() || self.in_flight > 0 {
+        let is_idle = self.members.iter_mut().all(|member| member.block.queue().is_idle());
+        if !is_idle || self.in_flight > 0 || self.raid.as_ref().is_some_and(|raid| !raid.is_idle())
+        {
             return Err("every bio has ended, and the queue still has requests".into());
         }
         Ok(())
@@ -248,9 +262,13 @@ impl Devices {
 
     /// Adds the causes that devices know.
     pub(super) fn add_causes(&mut self, threads: &Threads<'_>, causes: &mut Causes) {
-        causes.queue = *self.block.queue().counters();
-        causes.disk = self.block.device().disk_counters();
-        causes.elevator = self.elevator.counters();
+        for member in &mut self.members {
+            causes.add_queue(member.block.queue().counters());
+            causes.elevator.add(&member.elevator.counters());
+            if let Some(disk) = member.block.device().disk_counters() {
+                causes.disk.get_or_insert_default().add(&disk);
+            }
+        }
         match &self.backend {
             Backend::Queue => {}
             Backend::Mapped(mapped) => causes.crypt = Some(mapped.causes()),

@@ -51,7 +51,7 @@ impl Devices {
             self.submit_mapped(machine, by, bio, thread);
         } else {
             // A bio that waits for a request here has no thread that waits for it.
-            self.enters_queue(machine, bio, thread);
+            self.enters_queue(machine, by, bio, thread);
             self.run_queue(machine, by);
         }
     }

@@ -16,6 +16,7 @@ use blockyard_engine::mq::Issue;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
+use super::super::actions::{AtDevice, Dispatched, MemberId};
 use super::super::bandwidth::{FlowId, Traffic};
 use super::super::config::Config;
 use super::super::machine::Machine;
@@ -46,6 +47,22 @@ impl Transfers {
         self.reads.resize(self.reads.len().max(index + 1), Traffic::default());
         self.reads[index] = traffic;
     }
+
+    fn start_next(&mut self, machine: &mut Machine<'_>) {
+        let Some((traffic, _)) = self.waiting.front() else { return };
+        let socket = machine.config.bandwidth.map_or(0, |bandwidth| bandwidth.device_socket);
+        self.running = machine.threads.begin_flow(*traffic, socket, Nanos(0));
+    }
+
+    /// What follows the running transfer, if it has ended; the next one starts.
+    fn ended(&mut self, machine: &mut Machine<'_>) -> Option<Then> {
+        let running = self.running.filter(|flow| machine.threads.flow_end(*flow).is_none());
+        running?;
+        self.running = None;
+        let (_, then) = self.waiting.pop_front()?;
+        self.start_next(machine);
+        Some(then)
+    }
 }
 
 /// Traffic of a request's data.
@@ -60,51 +77,55 @@ fn traffic_of(config: &Config, issue: &Issue) -> Traffic {
 
 impl Devices {
     /// Starts a request at the device model, after the transfer of a write.
-    pub(super) fn start_request(&mut self, machine: &mut Machine<'_>, issue: Issue) {
+    pub(super) fn start_request(&mut self, machine: &mut Machine<'_>, request: Dispatched) {
+        let Dispatched { member, issue } = request;
         let traffic = traffic_of(machine.config, &issue);
         if issue.op == Op::Write && traffic.bytes > 0 {
-            return self.transfer(machine, traffic, Then::Start(issue));
+            return self.transfer(machine, member, traffic, Then::Start(issue));
         }
         if machine.config.bandwidth.is_some() {
-            self.transfers.note_read(issue.tag, traffic);
+            self.member(member).transfers.note_read(issue.tag, traffic);
         }
-        self.block.start(machine.threads.now(), issue);
+        self.member(member).block.start(machine.threads.now(), issue);
     }
 
     /// The device model has completed a request; a read is transferred first.
-    pub(super) fn model_completes(&mut self, machine: &mut Machine<'_>, tag: Tag) {
-        let read = self.transfers.reads.get_mut(tag.index as usize);
+    pub(super) fn model_completes(&mut self, machine: &mut Machine<'_>, request: AtDevice) {
+        let AtDevice { member, tag } = request;
+        let read = self.member(member).transfers.reads.get_mut(tag.index as usize);
         let traffic = read.map(std::mem::take).unwrap_or_default();
         if traffic.bytes > 0 {
-            return self.transfer(machine, traffic, Then::Complete(tag));
+            return self.transfer(machine, member, traffic, Then::Complete(tag));
         }
-        self.device_completes(machine, tag);
+        self.device_completes(machine, request);
     }
 
-    fn transfer(&mut self, machine: &mut Machine<'_>, traffic: Traffic, then: Then) {
-        self.transfers.waiting.push_back((traffic, then));
-        if self.transfers.running.is_none() {
-            self.start_transfer(machine);
+    fn transfer(
+        &mut self,
+        machine: &mut Machine<'_>,
+        member: MemberId,
+        traffic: Traffic,
+        then: Then,
+    ) {
+        let transfers = &mut self.member(member).transfers;
+        transfers.waiting.push_back((traffic, then));
+        if transfers.running.is_none() {
+            transfers.start_next(machine);
         }
-    }
-
-    fn start_transfer(&mut self, machine: &mut Machine<'_>) {
-        let Some((traffic, _)) = self.transfers.waiting.front() else { return };
-        let socket = machine.config.bandwidth.map_or(0, |bandwidth| bandwidth.device_socket);
-        self.transfers.running = machine.threads.begin_flow(*traffic, socket, Nanos(0));
     }
 
     /// Handles the ends of transfers whose flows have ended.
     pub(in crate::world) fn end_transfers(&mut self, machine: &mut Machine<'_>) {
-        while let Some(running) = self.transfers.running
-            && machine.threads.flow_end(running).is_none()
-        {
-            self.transfers.running = None;
-            let Some((_, then)) = self.transfers.waiting.pop_front() else { return };
-            self.start_transfer(machine);
-            match then {
-                Then::Start(issue) => self.block.start(machine.threads.now(), issue),
-                Then::Complete(tag) => self.device_completes(machine, tag),
+        for member in self.member_ids() {
+            while let Some(then) = self.member(member).transfers.ended(machine) {
+                match then {
+                    Then::Start(issue) => {
+                        self.member(member).block.start(machine.threads.now(), issue);
+                    }
+                    Then::Complete(tag) => {
+                        self.device_completes(machine, AtDevice { member, tag });
+                    }
+                }
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The bios of a thread in its turns, and the actions of interrupts ([`super::super::actions`]).
 
 use blockyard_engine::bio::BlkStatus;
-use blockyard_engine::mq::{Issue, PlugRule};
+use blockyard_engine::mq::PlugRule;
 use blockyard_engine::time::Nanos;
 
-use super::super::actions::{Action, Context, Interrupt, Next};
+use super::super::actions::{Action, AtDevice, Context, Dispatched, Interrupt, Next};
 use super::super::bandwidth::Traffic;
 use super::super::config::{Config, DeviceConfig};
 use super::super::machine::Machine;
@@ -45,7 +45,9 @@ impl Devices {
         let submitter = &mut machine.threads[thread];
         submitter.pending.unplugs = true;
         let io_context = submitter.io_context;
-        self.block.queue().plug(io_context);
+        for member in &mut self.members {
+            member.block.queue().plug(io_context);
+        }
     }
 
     /// Performs the action paid for by the last burst, and starts the next burst; `None` after the
@@ -128,7 +130,9 @@ impl Devices {
             return false;
         }
         let io_context = submitter.io_context;
-        self.block.queue().unplug(machine.threads.now(), io_context);
+        for member in &mut self.members {
+            member.block.queue().unplug(machine.threads.now(), io_context);
+        }
         self.run_queue(machine, by);
         true
     }
@@ -248,10 +252,13 @@ impl Devices {
     }
 
     /// On a RAM disk the issuing context copies, and ends the bios.
-    fn cost_of_issue(&mut self, config: &Config, issue: &Issue) -> Nanos {
+    fn cost_of_issue(&mut self, config: &Config, request: &Dispatched) -> Nanos {
+        let Dispatched { member, issue } = *request;
         match &config.device {
             DeviceConfig::Memory(memory) => {
-                config.costs.issue + memory.copy(issue.len) + self.cost_of_ends(issue.tag)
+                config.costs.issue
+                    + memory.copy(issue.len)
+                    + self.cost_of_ends(AtDevice { member, tag: issue.tag })
             }
             _ => config.costs.issue,
         }
@@ -259,7 +266,7 @@ impl Devices {
 }
 
 /// Traffic of the issue of a request: a RAM disk's copy.
-fn traffic_of_issue(config: &Config, issue: &Issue) -> Traffic {
+fn traffic_of_issue(config: &Config, Dispatched { issue, .. }: &Dispatched) -> Traffic {
     let Some(bandwidth) = config.bandwidth.filter(|_| config.device.is_memory()) else {
         return Traffic::default();
     };

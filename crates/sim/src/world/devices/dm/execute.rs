@@ -173,8 +173,7 @@ impl Devices {
         status: BlkStatus,
     ) {
         let index = u32::try_from(user).expect("the queue was given such a number");
-        let Lower { token, bytes } = self.mapped().lowers.remove(index);
-        self.leaves_queue(machine, (user, bytes), status);
+        let Lower { token, .. } = self.mapped().lowers.remove(index);
         self.answer(machine, Context::Interrupt(cpu), token, status);
     }
 
@@ -367,7 +366,7 @@ impl Devices {
         };
         let user = bio.user;
         let named = thread.unwrap_or(machine.files.journal.thread);
-        let parked = self.enters_queue(machine, bio, named);
+        let parked = self.enters_queue(machine, by, bio, named);
         self.run_queue(machine, by);
         let Some(sleeper) = thread.filter(|_| parked) else { return false };
         self.bios.park(user, sleeper);

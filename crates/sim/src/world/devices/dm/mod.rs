@@ -94,7 +94,7 @@ pub(in crate::world) struct Mapped {
 impl Mapped {
     pub(super) fn new(config: &MappedConfig, world: &Config) -> Self {
         let Config { topology, costs, seed, .. } = *world;
-        let sectors = world.device.sectors();
+        let sectors = world.sectors();
         let cpus_per_core = if costs.shared_core_percent.is_some() { 2 } else { 1 };
         let target = CryptSpec {
             dev: DevId(0),
@@ -229,6 +229,11 @@ impl Mapped {
                 take(whole.user, whole.status);
             }
         }
+    }
+
+    /// Length of a bio below.
+    pub(super) fn lower_bytes(&self, user: u64) -> u64 {
+        self.lowers.get(u32::try_from(user).expect("the queue was given such a number")).bytes
     }
 
     /// The bio of a buffer.
