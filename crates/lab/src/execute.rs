@@ -13,6 +13,7 @@ use blockyard::bench::replay_report;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_sim::world::{self, Causes, Config, Observer};
 use blockyard_workload::fio::{Fio, Histogram, Job, JobResult, Transfers};
+use blockyard_workload::fs_mark::{self, FsMark, Timed};
 use blockyard_workload::fsync_tester::FsyncTester;
 use blockyard_workload::latency::Latency;
 use blockyard_workload::program::{Program, Usage};
@@ -23,7 +24,7 @@ use super::causes;
 use super::fio_report;
 use super::observe::{PlotData, PlotObserver};
 use super::spec::fit::Point;
-use super::spec::job::{FSYNC_ROW, FioRows, JobSpec, TOTAL_ROW, fsync_metrics};
+use super::spec::job::{FS_MARK_ROW, FSYNC_ROW, FioRows, JobSpec, TOTAL_ROW, fsync_metrics};
 use super::spec::traced::TRACE_ROW;
 use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
@@ -257,6 +258,13 @@ pub(crate) fn run_program<R: Runner>(
             let listing = program.print();
             Ok((out, Yielded { measured, listing }))
         }
+        JobSpec::FsMark(options) => {
+            let mut program = FsMark::new(*options);
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let measured = fs_mark_rows(&program, options);
+            let listing = program.print();
+            Ok((out, Yielded { measured, listing }))
+        }
         JobSpec::Fio(jobs, rows) => {
             let seeded = |job: &Job| {
                 job.clone().with(|job| job.shape.seed = job.shape.seed.wrapping_add(seed))
@@ -319,6 +327,26 @@ fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
     let samples: Vec<f64> = program.samples().iter().map(|time| time.0 as f64 / 1e9).collect();
     let row = |(metric, value)| Measured { row: FSYNC_ROW.into(), metric, value };
     fsync_metrics(&samples).into_iter().map(row).collect()
+}
+
+/// Rows of fs_mark: the rate, and the times of each call that it has made.
+fn fs_mark_rows(program: &FsMark, options: &fs_mark::Config) -> Vec<Measured> {
+    let results = program.results();
+    let row = |row: &str, metric, value| Measured { row: row.into(), metric, value };
+    let mut rows = vec![
+        row(FS_MARK_ROW, "files_per_s", results.files_per_s),
+        row(FS_MARK_ROW, "phase_time", results.longest.0 as f64 / 1e9),
+    ];
+    let calls = Timed::ALL.into_iter().zip(&results.calls);
+    for (call, times) in calls.filter(|(call, _)| options.makes(*call)) {
+        let average = times.sum.0 as f64 / times.count.max(1) as f64;
+        rows.extend([
+            row(call.name(), "latency_min", times.min.0 as f64 / 1e9),
+            row(call.name(), "latency_avg", average / 1e9),
+            row(call.name(), "latency_max", times.max.0 as f64 / 1e9),
+        ]);
+    }
+    rows
 }
 
 /// Rows of fio's jobs: reads, writes and `fsync` have separate rows.
@@ -467,6 +495,14 @@ samples = 2
 program = "fio"
 sections.x = { rw = "randrw", size = "64k", fsync = 2 }
 sections.y = { rw = "read", size = "64k" }
+[jobs.d]
+program = "fs_mark"
+files = 3
+sync_method = 4
+[jobs.e]
+program = "fs_mark"
+files = 3
+sync_method = 0
 [variants.a]
 "#;
         let experiment = Experiment::parse("a.toml", text, None).unwrap();

@@ -18,12 +18,17 @@ use super::execute::{Done, JobDone, Key, Progress, Runner, Yielded, run_program}
 use super::lines::result_lines;
 use super::page::{Request, chosen};
 use super::results::rows;
+use super::spec::job::JobSpec;
 use super::spec::{Experiment, Setup};
 use crate::Error;
 
 /// Reason for omitting a variant.
 const NO_WORKER: &str = "real mode has no worker and no softirq between a task and its device; it \
     runs only stacked queues that need neither, and issues clones to the device directly";
+
+/// Reason for refusing fs_mark.
+const NO_FILE_SYSTEM: &str = "real mode has no file system in which fs_mark could create files: run \
+    fs_mark itself, or leave out the job";
 
 /// The real world.
 struct Real<'a> {
@@ -81,6 +86,9 @@ pub fn run(
             let mut jobs = Vec::new();
             for (name, job) in &setup.jobs {
                 let label = format!("{}, job {name}", variant.name);
+                if let JobSpec::FsMark(_) = job {
+                    return Err(Error::new(format!("{label}: {NO_FILE_SYSTEM}")));
+                }
                 let real = Real { target: &target, job: label };
                 let (outcome, yielded) = run_program(job, seed, real)?;
                 let title = format!("{}, {name}, seed {seed}: {}", variant.name, outcome.elevator);

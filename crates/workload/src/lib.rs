@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fio;
+pub mod fs_mark;
 pub mod fsync_tester;
 pub mod latency;
 pub mod program;

@@ -13,6 +13,16 @@ pub struct FileId(pub u32);
 pub enum Call {
     /// `open(O_CREAT | O_TRUNC)`: creates an empty file.
     Create(FileId),
+    /// Directories with the numbers 0 to this, which exist before the run and are empty. The call
+    /// takes no time.
+    MakeDirectories(u32),
+    /// As [`Call::Create`], in one of these directories.
+    CreateIn {
+        /// The new file.
+        file: FileId,
+        /// Number of the directory.
+        directory: u32,
+    },
     /// `open` of an existing file.
     Open(FileId),
     /// `pread`, through the page cache.
@@ -35,6 +45,8 @@ pub enum Call {
     },
     /// `fsync`.
     Fsync(FileId),
+    /// `sync`: all files, as `fsync`.
+    Sync,
     /// `close`.
     Close(FileId),
     /// Creates a file of this length before the run: on the medium, not in the page cache. The call

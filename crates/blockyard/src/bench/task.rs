@@ -121,16 +121,18 @@ impl Worker<'_> {
         // A read of the task may end during any call, and is verified then.
         let mut known = Known(content);
         match call {
-            Call::Create(file) | Call::Open(file) | Call::Close(file) => {
-                self.region(file).map(|_| ())
-            }
+            Call::Create(file)
+            | Call::CreateIn { file, .. }
+            | Call::Open(file)
+            | Call::Close(file) => self.region(file).map(|_| ()),
+            Call::MakeDirectories(_) => Ok(()),
             Call::Read { file, offset_bytes, len_bytes } => {
                 self.transfer(Op::Read, (file, offset_bytes), len_bytes, &mut known)
             }
             Call::Write { file, offset_bytes, len_bytes } => {
                 self.transfer(Op::Write, (file, offset_bytes), len_bytes, &mut known)
             }
-            Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0), &mut known),
+            Call::Fsync(_) | Call::Sync => self.wait_for(self.request(Op::Flush, 0, 0), &mut known),
             Call::Layout { file, .. } if !self.files.lays_out => self.region(file).map(|_| ()),
             Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes, &mut known),
             Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {

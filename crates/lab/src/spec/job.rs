@@ -5,6 +5,8 @@
 //! program = "tiotest"          # threads, file_mib, block_bytes, random_ops
 //! [jobs.fsync]
 //! program = "fsync-tester"     # samples, background_mib, ioprio
+//! [jobs.create]
+//! program = "fs_mark"          # threads, files, file_kib, directories, sync_method
 //! [jobs.mix]
 //! program = "fio"              # each section is a job of fio, with fio's option names
 //! sections.reader = { rw = "randread", bs = "4k", size = "64m", direct = 1, iodepth = 16 }
@@ -16,8 +18,9 @@ use blockyard_engine::priority::Priority;
 use blockyard_sim::cpu::Topology;
 use blockyard_sim::world::Config;
 use blockyard_workload::fio::{Fio, Job, Logs};
+use blockyard_workload::fs_mark::Timed;
 use blockyard_workload::program::Interface;
-use blockyard_workload::{fsync_tester, tiotest};
+use blockyard_workload::{fs_mark, fsync_tester, tiotest};
 
 use super::section::{Section, mistake};
 use super::traced::{TRACE_ROW, TraceJob, TraceKeys, Traces};
@@ -28,6 +31,8 @@ use crate::Error;
 pub(crate) const FSYNC_ROW: &str = "fsync";
 /// Row of all phases of tiotest together.
 pub(crate) const TOTAL_ROW: &str = "Total";
+/// Row of fs_mark as a whole.
+pub(crate) const FS_MARK_ROW: &str = "fs_mark";
 /// A longer fsync is an outlier, as the 2009 mail's readers counted.
 const LONG_FSYNC_S: f64 = 1.0;
 
@@ -36,6 +41,9 @@ const PHASE_METRICS: &[&str] =
     &["phase_time", "bytes", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
+/// Metrics of fs_mark, and of each of its calls.
+const FS_MARK_METRICS: &[&str] = &["files_per_s", "phase_time"];
+const CALL_METRICS: &[&str] = &["latency_min", "latency_avg", "latency_max"];
 /// Metrics of a fio job's reads or writes; `fsync` has only latencies.
 const FIO_METRICS: &[&str] = &[
     "phase_time",
@@ -155,6 +163,8 @@ pub enum JobSpec {
     Tiotest(tiotest::Config),
     /// fsync-tester.
     Fsync(fsync_tester::Config),
+    /// fs_mark.
+    FsMark(fs_mark::Config),
     /// Jobs of fio.
     Fio(Vec<Job>, FioRows),
     /// A trace.
@@ -177,6 +187,7 @@ pub enum FioRows {
 enum ProgramKind {
     Tiotest,
     Fsync,
+    FsMark,
     Fio,
     Trace,
 }
@@ -190,6 +201,7 @@ impl JobSpec {
         let kinds = [
             ("tiotest", ProgramKind::Tiotest),
             ("fsync-tester", ProgramKind::Fsync),
+            ("fs_mark", ProgramKind::FsMark),
             ("fio", ProgramKind::Fio),
             ("trace", ProgramKind::Trace),
         ];
@@ -197,6 +209,7 @@ impl JobSpec {
         let job = match section.choice("program", &kinds)? {
             ProgramKind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
             ProgramKind::Fsync => Self::Fsync(fsync_config(&mut section)?),
+            ProgramKind::FsMark => Self::FsMark(fs_mark_config(&mut section)?),
             ProgramKind::Fio => {
                 let rows = [
                     ("usual", FioRows::Usual),
@@ -226,6 +239,11 @@ impl JobSpec {
                 phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
             }
             Self::Fsync(_) => vec![one(FSYNC_ROW.into(), FSYNC_METRICS)],
+            Self::FsMark(config) => {
+                let calls = Timed::ALL.into_iter().filter(|call| config.makes(*call));
+                let calls = calls.map(|call| one(call.name().into(), CALL_METRICS));
+                [one(FS_MARK_ROW.into(), FS_MARK_METRICS)].into_iter().chain(calls).collect()
+            }
             Self::Trace(job) => {
                 let ops = job.ops().into_iter();
                 let ops = ops.map(|op| one(op.into(), TRACE_OP_METRICS));
@@ -278,6 +296,11 @@ impl JobSpec {
                 let tested = [fsync_tester::BUFFER_BYTES];
                 tested.into_iter().chain(config.background_bytes).collect()
             }
+            Self::FsMark(config) => {
+                // Each file has whole blocks.
+                let len_bytes = config.file_bytes.next_multiple_of(4096);
+                vec![len_bytes; config.threads as usize * config.files as usize]
+            }
             Self::Fio(jobs, _) => Fio::new(jobs.clone())
                 .map_or_else(|_| Vec::new(), |program| program.file_lens_bytes()),
             Self::Trace(job) => vec![job.end_bytes()],
@@ -297,6 +320,10 @@ impl JobSpec {
             jobs.iter().try_for_each(|job| check_place(job, config))?;
         }
         let sectors = config.sectors();
+        if let (Self::FsMark(job), Some(fs)) = (self, &config.fs) {
+            let files = u64::from(job.threads) * u64::from(job.files);
+            fs.check_files(sectors, files, job.directories).map_err(Error::new)?;
+        }
         let lens_bytes = self.file_lens_bytes();
         let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
         match &config.fs {
@@ -369,6 +396,18 @@ fn fsync_config(section: &mut Section<'_>) -> Result<fsync_tester::Config, Error
     };
     let background_bytes = (background_mib > 0).then_some(background_mib << 20);
     Ok(fsync_tester::Config { samples, background_bytes, priority })
+}
+
+fn fs_mark_config(section: &mut Section<'_>) -> Result<fs_mark::Config, Error> {
+    Ok(fs_mark::Config {
+        threads: section.number("threads", 1..=64, 1)?,
+        files: section.number("files", 1..=100_000, 1_000)?,
+        file_bytes: section.number("file_kib", 1..=1 << 20, 50u64)? << 10,
+        write_bytes: section.number("write_kib", 1..=1024, 16u64)? << 10,
+        directories: section.number("directories", 1..=128, 1)?,
+        files_per_directory: section.number("files_per_directory", 1..=100_000, 1)?,
+        sync_method: section.number("sync_method", 0..=6, 1)?,
+    })
 }
 
 fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {

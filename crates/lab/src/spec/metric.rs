@@ -46,6 +46,7 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("rate_sum", Base::BytesPerSecond),
     metric("iops", Base::PerSecond),
     metric("iops_sum", Base::PerSecond),
+    metric("files_per_s", Base::PerSecond),
     metric("slat_avg", Base::Seconds),
     metric("clat_avg", Base::Seconds),
     metric("clat_max", Base::Seconds),

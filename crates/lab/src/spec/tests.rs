@@ -366,6 +366,7 @@ fn every_key() -> BTreeSet<String> {
         ("[settings.y]\n[grids.x]\naxes = [[\"y\"]]\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"tiotest\"\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"fsync-tester\"\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"fs_mark\"\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"fio\"\nx = 1\nsections.y = { size = \"4k\" }\n", ""),
         ("[jobs.x]\nprogram = \"fio\"\nsections.y = { size = \"4k\", x = 1 }\n", ""),
         ("[jobs.x]\nprogram = \"trace\"\nfile = \"y\"\nx = 1\n", ""),

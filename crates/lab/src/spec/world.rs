@@ -115,6 +115,7 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
     let call_costs = CallCosts {
         direct_write: ns(&mut costs, "direct_write_ns", 0)?,
         direct_write_page: ns(&mut costs, "direct_write_page_ns", 0)?,
+        create: ns(&mut costs, "create_ns", 10_000)?,
         verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
     };
     costs.finish()?;

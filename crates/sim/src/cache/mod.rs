@@ -448,6 +448,11 @@ impl PageCache {
         Some((file, self.files[slot].dirty_since))
     }
 
+    /// The dirty files in the write-back order.
+    pub fn dirty_files(&self) -> impl Iterator<Item = FileId> {
+        self.turns.values().map(|(file, _)| *file)
+    }
+
     /// Moves a file that is still dirty behind the others after its turn. Its age stays.
     pub fn requeue(&mut self, file: FileId) {
         let Some(&slot) = self.slots.get(&file) else { return };

@@ -26,10 +26,13 @@
 //! (`read_block_bitmap`). Other metadata is in memory: few inodes, and pointer blocks in repeated
 //! use.
 //!
+//! Creation of a file in a numbered directory may wait too ([`directories`]).
+//!
 //! Released blocks are free after the next commit, or as soon as no others are left.
 //!
 //! Constants come from the kernel's source and from `mke2fs` of the time unless noted.
 
+mod directories;
 mod groups;
 mod pointers;
 #[cfg(test)]
@@ -46,6 +49,7 @@ use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
 use super::{
     BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, Needs, WaitingWrites, extents, within,
 };
+use directories::Directories;
 use groups::Groups;
 use pointers::Pointers;
 
@@ -157,6 +161,9 @@ struct File {
     window: Window,
     /// The second of its times.
     changed_s: u64,
+    /// The window is given up at a `close` (`ext3_release_file`). Files of the only directory keep
+    /// it: their programs close them once, at their end.
+    closes: bool,
 }
 
 /// Changes since the last commit.
@@ -178,6 +185,8 @@ pub struct Ext3 {
     inodes: Vec<u32>,
     /// The block of the directory.
     directory: u32,
+    /// Further directories.
+    directories: Directories,
     files: BTreeMap<FileId, File>,
     running: Transaction,
     /// Metadata blocks whose copies the journal is writing.
@@ -213,6 +222,7 @@ impl Ext3 {
             blocks,
             inodes: (0..groups.groups).map(|group| groups.inodes(group).0).collect(),
             directory,
+            directories: Directories::new(groups.groups, !config.read_bitmaps),
             files: BTreeMap::new(),
             running: Transaction::default(),
             copied: BTreeSet::new(),
@@ -224,15 +234,30 @@ impl Ext3 {
 
     /// Adds a new file to the directory.
     fn add(&mut self, file: FileId) {
+        let group = self.group_of_next_inode(file);
+        self.insert(file, group);
+        // The directory has a new entry, and its inode a new time.
+        let directory_inode = self.groups.inode(self.config.directory_group, 0);
+        self.running.metadata.extend([self.directory, directory_inode]);
+    }
+
+    /// The group of the next file's inode.
+    fn group_of_next_inode(&self, file: FileId) -> u32 {
         let groups = &self.groups;
         let config = &self.config;
         let order = (0..groups.groups).map(|step| (config.directory_group + step) % groups.groups);
         let has_inode = |group: &u32| self.inodes[*group as usize] < groups.inodes(*group).1;
         let has_room = |group: &u32| has_inode(group) && self.blocks.free_in(*group) > 0;
         let group = order.clone().find(has_room).or_else(|| order.clone().find(has_inode));
-        let group = group.unwrap_or_else(|| {
+        group.unwrap_or_else(|| {
             panic!("no inode is left for file {}: group_inodes is too small", file.0)
-        });
+        })
+    }
+
+    /// Takes the next inode of a group for a new file.
+    fn insert(&mut self, file: FileId, group: u32) {
+        let groups = &self.groups;
+        let config = &self.config;
         let inode = groups.inode(group, self.inodes[group as usize]);
         self.inodes[group as usize] += 1;
         let place = u64::from(file.0 % config.start_places) * u64::from(config.group_blocks)
@@ -240,12 +265,11 @@ impl Ext3 {
         let start = groups.start(group) + place as u32;
         let pointers = Pointers::default();
         let window = Window::new(config.window_blocks_min, config.window_blocks_max);
-        self.files.insert(file, File { inode, start, pointers, window, changed_s: 0 });
+        let changed_s = 0;
+        let closes = false;
+        self.files.insert(file, File { inode, start, pointers, window, changed_s, closes });
         let metadata = [inode, groups.inode_bitmap(group), groups.descriptor(group)];
         self.running.metadata.extend(metadata);
-        // The directory has a new entry, and its inode a new time.
-        let directory_inode = groups.inode(config.directory_group, 0);
-        self.running.metadata.extend([self.directory, directory_inode]);
     }
 
     /// Truncates a file to zero; returns its former blocks.
@@ -305,7 +329,10 @@ impl Ext3 {
             if file.pointers.pages()[page as usize] != 0 {
                 continue;
             }
-            grown.insert(id);
+            // The blocks of a directory are metadata.
+            if !directories::is_directory(id) {
+                grown.insert(id);
+            }
             metadata.insert(file.inode);
             let mut goal = file.pointers.goal(page).unwrap_or(file.start);
             let mut next = |named_by: u32| {
@@ -367,7 +394,12 @@ impl WaitingWrites for Ext3 {
 
     fn metadata_read(&mut self, sector: u64) {
         let block = u32::try_from(sector / BLOCK_SECTORS).expect("blocks have 32 bits");
-        self.blocks.bitmap_read(self.groups.of(block));
+        let group = self.groups.of(block);
+        if block == self.groups.inode_bitmap(group) {
+            self.directories.inode_bitmap_read(group);
+        } else {
+            self.blocks.bitmap_read(group);
+        }
     }
 }
 
@@ -384,6 +416,24 @@ impl FileSystem for Ext3 {
         }
         self.given_up.extend(had);
         self.running.metadata.insert(self.files[&file].inode);
+    }
+
+    fn make_directories(&mut self, count: u32) {
+        self.make_directories_until(count);
+    }
+
+    fn try_create(&mut self, file: FileId, directory: u32) -> Result<(), Needs> {
+        if self.files.contains_key(&file) {
+            self.create(file);
+            return Ok(());
+        }
+        self.try_add(file, directory)
+    }
+
+    fn close(&mut self, file: FileId) {
+        if let Some(file) = self.files.get_mut(&file).filter(|file| file.closes) {
+            self.blocks.discard(&mut file.window, self.config.window_blocks_min);
+        }
     }
 
     fn layout(&mut self, file: FileId, pages: u64) {

@@ -113,10 +113,26 @@ pub trait WaitingWrites {
     fn copies(&mut self, _are_written: bool) {}
 }
 
-/// A file system. Files are in one directory.
+/// A file system. Files are in one directory, but for those of [`FileSystem::try_create`].
 pub trait FileSystem: Debug + WaitingWrites {
     /// Creates a file, or truncates it to zero. Metadata is dirty.
     fn create(&mut self, file: FileId);
+
+    /// Defines empty directories with the numbers from 0 to this. No metadata is dirty.
+    fn make_directories(&mut self, _count: u32) {}
+
+    /// As [`FileSystem::create`], in one of these directories; it may have to wait, and is repeated
+    /// then.
+    ///
+    /// # Errors
+    /// The reason of the wait.
+    fn try_create(&mut self, file: FileId, _directory: u32) -> Result<(), Needs> {
+        self.create(file);
+        Ok(())
+    }
+
+    /// A file is closed.
+    fn close(&mut self, _file: FileId) {}
 
     /// Defines an existing file of this length, as if written sequentially; its former blocks are
     /// free. No metadata is dirty.
@@ -191,6 +207,22 @@ impl FsConfig {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that so many files and directories fit on a device of this size.
+    ///
+    /// # Errors
+    /// There are fewer inodes, or the directories are too many; the message has the numbers.
+    pub fn check_files(
+        &self,
+        device_sectors: u64,
+        files: u64,
+        directories: u32,
+    ) -> Result<(), String> {
+        match self {
+            Self::Ext3(config) => config.check_files(device_sectors, files, directories),
+            Self::Log(_) => Ok(()),
+        }
     }
 
     /// Interval of periodic commits.

@@ -35,6 +35,10 @@ pub(super) fn go_on(
         Doing::Write { file, pages, handle } => {
             write(machine, devices, (cpu, thread), Write { file, pages, handle })
         }
+        Doing::Create { file, directory, handle } => {
+            create(machine, devices, (cpu, thread), (file, directory, handle))
+        }
+        Doing::SyncPages { writes } => sync_pages(machine, devices, (cpu, thread), writes),
         Doing::Throttled => throttle(machine, devices, cpu, thread),
         Doing::FsyncPages { file, again, writes } => {
             fsync_pages(machine, devices, (cpu, thread), file, again, writes)
@@ -121,6 +125,15 @@ fn make_call(
             files.fs.create(file);
             Turn::Run(costs.syscall)
         }
+        Call::MakeDirectories(count) => {
+            files.fs.make_directories(count);
+            Turn::Run(Nanos(0))
+        }
+        Call::CreateIn { file, directory } => {
+            files.cache.forget(file);
+            threads.set(thread, Doing::Create { file, directory, handle: false });
+            Turn::Run(costs.syscall + config.call_costs.create)
+        }
         Call::Open(file) => {
             threads[thread].read_ahead.retain(|(open, _)| *open != file);
             Turn::Run(costs.syscall)
@@ -146,7 +159,19 @@ fn make_call(
             begin_fsync(config, threads, files, (thread, file));
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
-        Call::Close(_) => Turn::Run(costs.syscall),
+        Call::Sync => {
+            let dirty: Vec<FileId> = files.cache.dirty_files().collect();
+            for file in dirty {
+                files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
+            }
+            let writes = files.write_backs.so_far();
+            threads.set(thread, Doing::SyncPages { writes });
+            devices.go(machine, (cpu, thread), true, costs.syscall)
+        }
+        Call::Close(file) => {
+            files.fs.close(file);
+            Turn::Run(costs.syscall)
+        }
         Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
             let cost = cost_of_operation(&config.call_costs, op, len_bytes);
             prepare_direct(machine, thread, (id, op), file, (offset_bytes, len_bytes));
@@ -275,24 +300,51 @@ fn write(
 ) -> Turn {
     let Machine { threads, files, .. } = machine;
     if !handle {
-        if files.journal.locked {
-            files.waiters.handle.push(thread);
+        if !files.begin_handle(thread) {
             return Turn::Block(Wait::Journal);
         }
-        files.journal.handles += 1;
         threads.set(thread, Doing::Write { file, pages: pages.clone(), handle: true });
     }
-    let sector = match files.fs.try_write(threads.now(), file, pages.clone()) {
-        Ok(()) => {
-            files.end_handle(threads);
-            files.write(threads, thread, file, pages);
-            return Turn::Run(Nanos(0));
-        }
-        Err(Needs::Copies) => {
-            files.waiters.copies.push(thread);
+    if let Err(needs) = files.fs.try_write(threads.now(), file, pages.clone()) {
+        return wait_for(machine, devices, (cpu, thread), needs);
+    }
+    files.end_handle(threads);
+    files.write(threads, thread, file, pages);
+    Turn::Run(Nanos(0))
+}
+
+/// Ends the creation of a file, after its waits.
+fn create(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    (cpu, thread): (CpuId, ThreadId),
+    (file, directory, handle): (FileId, u32, bool),
+) -> Turn {
+    let Machine { threads, files, .. } = machine;
+    if !handle {
+        if !files.begin_handle(thread) {
             return Turn::Block(Wait::Journal);
         }
-        Err(Needs::Metadata(sector)) => sector,
+        threads.set(thread, Doing::Create { file, directory, handle: true });
+    }
+    if let Err(needs) = files.fs.try_create(file, directory) {
+        return wait_for(machine, devices, (cpu, thread), needs);
+    }
+    files.end_handle(threads);
+    returns(threads, thread)
+}
+
+/// Waits for what a change of metadata needs.
+fn wait_for(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    (cpu, thread): (CpuId, ThreadId),
+    needs: Needs,
+) -> Turn {
+    let Machine { threads, files, .. } = machine;
+    let Needs::Metadata(sector) = needs else {
+        files.waiters.copies.push(thread);
+        return Turn::Block(Wait::Journal);
     };
     if files.begin_metadata_read(&mut threads[thread].outbox, sector) {
         return devices.go(machine, (cpu, thread), true, Nanos(0));
@@ -333,6 +385,24 @@ fn begin_fsync(
         FsyncOrder::CommitFirst => Doing::FsyncAsk { data: Some((file, writes)) },
     };
     threads.set(thread, doing);
+}
+
+/// Waits for the pages of `sync`, and then for a commit.
+fn sync_pages(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    (cpu, thread): (CpuId, ThreadId),
+    writes: WritesUpTo,
+) -> Turn {
+    let Some(file) = machine.files.write_backs.running(writes) else {
+        machine.threads.set(thread, Doing::FsyncAsk { data: None });
+        return Turn::Run(Nanos(0));
+    };
+    if let Some(turn) = devices.unplug_for(machine, cpu, thread) {
+        return turn;
+    }
+    machine.files.waiters.writes.push((thread, file, writes));
+    Turn::Block(Wait::Writes)
 }
 
 fn fsync_pages(

@@ -101,6 +101,8 @@ pub struct CallCosts {
     pub direct_write: Nanos,
     /// Each of its pages.
     pub direct_write_page: Nanos,
+    /// Creation of a file in a directory: look-up of the name, the inode, the entry.
+    pub create: Nanos,
     /// A checksum of a program, per KiB of its data.
     pub verify_kib: Nanos,
 }

@@ -348,6 +348,17 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// Begins a handle of the running transaction; false if the thread must wait for the next one
+    /// (`start_this_handle`).
+    pub(super) fn begin_handle(&mut self, thread: ThreadId) -> bool {
+        if self.journal.locked {
+            self.waiters.handle.push(thread);
+            return false;
+        }
+        self.journal.handles += 1;
+        true
+    }
+
     /// Ends a handle, and wakes a commit that waits for the last one.
     pub(super) fn end_handle(&mut self, threads: &mut Threads<'_>) {
         self.journal.handles -= 1;

@@ -131,6 +131,11 @@ impl WriteBacks {
         WritesUpTo(self.begun)
     }
 
+    /// A file of which some write-back up to a moment is in flight.
+    pub(super) fn running(&self, writes: WritesUpTo) -> Option<FileId> {
+        self.running.keys().copied().find(|file| self.are_running(*file, writes))
+    }
+
     /// Whether some of a file's write-back up to a moment is in flight.
     pub(super) fn are_running(&self, file: FileId, writes: WritesUpTo) -> bool {
         let oldest = self.running.get(&file).and_then(|running| running.keys().next());

@@ -140,7 +140,8 @@ impl<'a, T: Task> World<'a, T> {
 
     fn end_thread(&mut self, thread: ThreadId) {
         self.machine.threads[thread].over = true;
-        if let Doing::Write { handle: true, .. } = self.machine.threads[thread].doing {
+        let doing = &self.machine.threads[thread].doing;
+        if let Doing::Write { handle: true, .. } | Doing::Create { handle: true, .. } = doing {
             let Machine { threads, files, .. } = &mut self.machine;
             files.end_handle(threads);
         }

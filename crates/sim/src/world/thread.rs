@@ -116,11 +116,15 @@ pub(super) enum Doing {
     Read { file: FileId, pages: Range<u64>, waited: bool },
     /// `write` to these pages; with `handle`, it is part of the running transaction.
     Write { file: FileId, pages: Range<u64>, handle: bool },
+    /// Creation of a file in a directory; `handle` as before.
+    Create { file: FileId, directory: u32, handle: bool },
     /// A writer after its `write`, above the limit; or a flusher with a congested queue.
     Throttled,
     /// `fsync`: its pages are being written, again if necessary.
     FsyncPages { file: FileId, again: bool, writes: WritesUpTo },
-    /// `fsync`: it asks for a commit. If `data` is given, it then waits for these pages.
+    /// `sync`: all pages are being written.
+    SyncPages { writes: WritesUpTo },
+    /// `fsync`, `sync`: it asks for a commit. If `data` is given, it then waits for these pages.
     FsyncAsk { data: Option<(FileId, WritesUpTo)> },
     /// `fsync`: the transaction is being committed; `data` as before.
     FsyncCommit { transaction: u64, data: Option<(FileId, WritesUpTo)> },

@@ -255,3 +255,101 @@ fn pointers_of_a_truncated_file_are_not_journalled() {
     fs.create(FileId(0));
     assert!(!fs.running.metadata.contains(&node));
 }
+
+/// Metadata blocks of the next commit.
+fn committed(fs: &mut Ext3) -> BTreeSet<u32> {
+    fs.commit();
+    let blocks = fs.committed.clone();
+    fs.copies(true);
+    blocks
+}
+
+/// Creates a file after the reads that it needs; returns their number.
+fn create_in(fs: &mut Ext3, file: u32, directory: u32) -> u32 {
+    let mut reads = 0;
+    while let Err(needs) = fs.try_create(FileId(file), directory) {
+        let Needs::Metadata(sector) = needs else { panic!("nothing is copied") };
+        fs.metadata_read(sector);
+        reads += 1;
+    }
+    reads
+}
+
+#[test]
+fn created_file_dirties_its_inode_the_entry_and_what_counts_them() {
+    let mut fs = ext3(config());
+    fs.make_directories(2);
+    assert!(fs.commit().is_none(), "they were there before");
+    assert_eq!(create_in(&mut fs, 0, 1), 1, "the inode bitmap");
+    assert_eq!(create_in(&mut fs, 1, 1), 0);
+    let groups = fs.groups;
+    let directory = &fs.files[&FileId(u32::MAX - 1)];
+    let inode = fs.files[&FileId(0)].inode;
+    let entry = directory.pointers.pages()[0];
+    let counts = [groups.inode_bitmap(0), groups.descriptor(0)];
+    let expected = [inode, directory.inode, entry, counts[0], counts[1]];
+    assert_eq!(committed(&mut fs), BTreeSet::from(expected));
+}
+
+/// A creation costs a share of a block: 16 inodes, and 85 entries, share one.
+#[test]
+fn metadata_of_many_files_is_that_of_their_inodes_and_entries() {
+    let mut fs = ext3(config());
+    fs.make_directories(1);
+    for file in 0..1_600 {
+        create_in(&mut fs, file, 0);
+    }
+    let blocks = committed(&mut fs);
+    let directory = &fs.files[&FileId(u32::MAX)];
+    let entries: Vec<u32> =
+        directory.pointers.pages().iter().copied().filter(|at| blocks.contains(at)).collect();
+    assert_eq!(entries.len(), 1 + (1_600usize - 84).div_ceil(85));
+    assert!(directory.pointers.nodes().all(|node| blocks.contains(&node)));
+    let inodes: BTreeSet<u32> = (0..1_600).map(|file| fs.files[&FileId(file)].inode).collect();
+    assert!((100..=102).contains(&inodes.len()) && inodes.is_subset(&blocks), "{}", inodes.len());
+    // Both bitmaps, the descriptor, the pointers, and the directory's inode, which shares a block
+    // with the first files' ones.
+    let others = blocks.len() - entries.len() - inodes.len();
+    assert_eq!(others, 4);
+    assert!(fs.running.grown.is_empty());
+}
+
+#[test]
+fn creation_waits_for_the_copies_of_a_commit_and_not_if_that_is_off() {
+    for writes_wait in [true, false] {
+        let mut fs = ext3(Ext3Config { writes_wait, read_bitmaps: false, ..config() });
+        fs.make_directories(1);
+        fs.try_create(FileId(0), 0).unwrap();
+        fs.commit();
+        fs.copies(false);
+        let waits = fs.try_create(FileId(1), 0) == Err(Needs::Copies);
+        assert_eq!(waits, writes_wait);
+        fs.copies(true);
+        assert_eq!(fs.try_create(FileId(1), 0), Ok(()));
+    }
+}
+
+#[test]
+fn small_files_of_a_directory_follow_each_other_once_they_are_closed() {
+    let gap = |closes: bool| {
+        let mut fs = ext3(config());
+        fs.make_directories(1);
+        for file in 0..3 {
+            create_in(&mut fs, file, 0);
+            append(&mut fs, file, 0..2);
+            if closes {
+                fs.close(FileId(file));
+            }
+        }
+        blocks(&fs, 1)[0] - blocks(&fs, 0)[1] - 1
+    };
+    assert_eq!((gap(true), gap(false)), (0, 6), "the rest of a window of 8 blocks");
+}
+
+#[test]
+fn more_files_than_inodes_are_refused() {
+    let config = Ext3Config { group_inodes: 64, ..config() };
+    let check = |files| config.check_files(DEVICE_SECTORS, files, 1);
+    assert_eq!(check(80 * 64 - 12), Ok(()));
+    assert!(check(80 * 64 - 11).unwrap_err().contains("5109 inodes"));
+}

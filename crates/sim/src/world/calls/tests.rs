@@ -2,10 +2,15 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::fio::{Fio, Job, JobResult};
+use blockyard_workload::fs_mark::{self, FsMark, Timed};
 
 use crate::cpu::Idle;
+use crate::fs::FsConfig;
+use crate::fs::ext3::Ext3Config;
 use crate::world::tests::config;
-use crate::world::{CompletionRule, Config, DeviceConfig, IrqMode, NullConfig, QueueMode, run};
+use crate::world::{
+    CompletionRule, Config, DeviceConfig, Event, IrqMode, NullConfig, Observer, QueueMode, run,
+};
 
 const IOS: u64 = 200;
 
@@ -123,4 +128,64 @@ fn verification_takes_user_time_for_each_byte_written_and_read_back() {
     assert_eq!(user("null"), Nanos(0), "nothing is summed up");
     config.call_costs.verify_kib = Nanos(0);
     assert_eq!(job(&config, "rw=write bs=8k verify=crc32c").usage.user, Nanos(0));
+}
+
+/// Commit records of a journal with barriers.
+#[derive(Default)]
+struct Commits(u64);
+
+impl Observer for Commits {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        if let Event::Submit { preflush: true, .. } = event {
+            self.0 += 1;
+        }
+    }
+}
+
+/// Creates 64 files in all; returns the program and the number of commits.
+fn create_files(threads: u32, sync_method: u8) -> (FsMark, u64) {
+    let mut config = config("deadline");
+    let ext3 = Ext3Config { barriers: true, ..Ext3Config::of_2009() };
+    config.fs = Some(FsConfig::Ext3(ext3));
+    config.queue.write_cache = true;
+    config.call_costs.create = Nanos(10_000);
+    let mut program = FsMark::new(fs_mark::Config {
+        threads,
+        files: 64 / threads,
+        file_bytes: 10 << 10,
+        write_bytes: 16 << 10,
+        directories: 4,
+        files_per_directory: 1,
+        sync_method,
+    });
+    let commits = run(&config, &mut program, Commits::default()).unwrap().1.0;
+    (program, commits)
+}
+
+/// A commit takes all files that threads have created so far, so threads that wait share one.
+#[test]
+fn created_files_that_are_synced_at_once_share_a_commit() {
+    let (alone, commits) = create_files(1, 1);
+    assert_eq!(commits, 64, "each has its own");
+    let (together, shared) = create_files(8, 1);
+    assert!((8..=24).contains(&shared), "{shared}");
+    let rates = [&alone, &together].map(|program| program.results().files_per_s);
+    assert!(rates[1] > 2.0 * rates[0], "{rates:?}");
+    let fsync = together.results().calls[Timed::Fsync as usize];
+    assert_eq!(fsync.count, 64);
+    assert!(fsync.min > Nanos::from_ms(1), "{fsync:?}");
+}
+
+#[test]
+fn sync_writes_all_files_with_one_commit_and_without_it_none_is_waited_for() {
+    let (synced, commits) = create_files(1, 2);
+    assert_eq!(commits, 1, "the fsync after it finds nothing new");
+    let sync = synced.results().calls[Timed::Sync as usize];
+    assert!(sync.count == 1 && sync.min > Nanos::from_ms(10), "{sync:?}");
+    let (unsynced, commits) = create_files(1, 0);
+    assert_eq!(commits, 0);
+    // The bitmap that the first creation reads is all that it waits for.
+    assert!(unsynced.results().longest < Nanos::from_ms(60), "{:?}", unsynced.results());
+    let each = unsynced.results().calls[Timed::Create as usize];
+    assert!(each.min >= Nanos(10_500) && each.min < Nanos(12_000), "{each:?}");
 }
