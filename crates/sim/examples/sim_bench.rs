@@ -19,7 +19,7 @@ use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Idle, Migration, Scheduler, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
-use blockyard_sim::device::flash::{FlashConfig, Slow};
+use blockyard_sim::device::flash::{FlashConfig, PageTypes, Queues, Slow};
 use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
@@ -163,6 +163,8 @@ fn in_world(elevator: &str) -> u64 {
         blocks: None,
         collection: None,
         write_buffer_sectors: 0,
+        queues: Queues::default(),
+        page_types: PageTypes::default(),
         slow: Slow::default(),
     });
     let free = (0..DEPTH).collect();

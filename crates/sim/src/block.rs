@@ -25,6 +25,8 @@ pub enum DeviceEvent {
 /// A queue and its device.
 pub struct BlockDevice<D> {
     queue: RequestQueue,
+    /// Tags of each hardware queue, if there are several.
+    tags_per_queue: Option<u32>,
     device: D,
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
@@ -41,13 +43,11 @@ pub struct BlockDevice<D> {
 }
 
 impl<D: Device> BlockDevice<D> {
-    /// A device under a queue with one hardware queue.
-    ///
-    /// # Panics
-    /// The queue has several hardware queues; a tag's index names a command.
+    /// A device under a queue. Commands of several hardware queues are numbered one queue after the
+    /// other ([`BlockDevice::number_of`]).
     #[must_use]
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
-        assert_eq!(config.hw_queues, 1);
+        let tags_per_queue = (config.hw_queues > 1).then_some(config.queue_depth);
         let queue = RequestQueue::new(config, elevator);
         let issues = Vec::new();
         let ended = Vec::new();
@@ -55,13 +55,30 @@ impl<D: Device> BlockDevice<D> {
         let late = Vec::new();
         let forgotten = Vec::new();
         let next = Cell::new(None);
-        Self { queue, device, issues, ended, indices, late, forgotten, events: None, next }
+        Self {
+            queue,
+            tags_per_queue,
+            device,
+            issues,
+            ended,
+            indices,
+            late,
+            forgotten,
+            events: None,
+            next,
+        }
     }
 
     /// The queue: to plug, unplug and inspect.
     pub fn queue(&mut self) -> &mut RequestQueue {
         self.next.set(None);
         &mut self.queue
+    }
+
+    /// The number of a request among those of all hardware queues.
+    #[must_use]
+    pub fn number_of(&self, tag: Tag) -> u32 {
+        u32::from(tag.hctx) * self.tags_per_queue.unwrap_or(0) + tag.index
     }
 
     /// The device, to inspect.
@@ -108,7 +125,7 @@ impl<D: Device> BlockDevice<D> {
         if let Some(events) = &mut self.events {
             events.push((now, DeviceEvent::Issued(issue)));
         }
-        match command(&issue) {
+        match command(&issue, self.number_of(issue.tag)) {
             Some(command) => self.device.start(now, command),
             None => self.forgotten.push((now, issue.tag)),
         }
@@ -143,7 +160,9 @@ impl<D: Device> BlockDevice<D> {
     pub fn advance_device(&mut self, now: Nanos, ended: &mut Vec<(Nanos, Tag)>) {
         self.next.set(None);
         self.device.advance(now, &mut self.indices);
-        let of_device = self.indices.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
+        let tags_per_queue = self.tags_per_queue;
+        let of_device =
+            self.indices.drain(..).map(|(at, number)| (at, tag_of(number, tags_per_queue)));
         ended.extend(self.forgotten.drain(..).chain(of_device));
         if let Some(events) = &mut self.events {
             events.extend(ended.iter().map(|(at, tag)| (*at, DeviceEvent::Ended(*tag))));
@@ -154,7 +173,13 @@ impl<D: Device> BlockDevice<D> {
     }
 }
 
-fn command(issue: &Issue) -> Option<Command> {
+fn tag_of(number: u32, tags_per_queue: Option<u32>) -> Tag {
+    let Some(tags) = tags_per_queue else { return Tag { hctx: 0, index: number } };
+    let hctx = u16::try_from(number / tags).expect("it is one of the hardware queues");
+    Tag { hctx, index: number % tags }
+}
+
+fn command(issue: &Issue, number: u32) -> Option<Command> {
     let op = match issue.op {
         Op::Read => CommandOp::Read,
         Op::Write | Op::WriteZeroes => CommandOp::Write { fua: issue.fua },
@@ -162,7 +187,7 @@ fn command(issue: &Issue) -> Option<Command> {
         Op::Discard => return None,
     };
     let sectors = u32::try_from(issue.len.0).expect("a request is within the queue's limits");
-    Some(Command { tag: issue.tag.index, op, sector: issue.sector, sectors })
+    Some(Command { tag: number, op, sector: issue.sector, sectors })
 }
 
 #[cfg(test)]

@@ -42,9 +42,13 @@ pub(super) fn device(section: &mut Section<'_>, sectors: u64) -> Result<NullConf
     Ok(config)
 }
 
-/// Number of a device's hardware queues; only the null device has several.
+/// Number of a device's hardware queues.
 pub(super) fn hw_queues(device: &DeviceConfig) -> u16 {
-    if let DeviceConfig::Null(null) = device { null.hw_queues } else { 1 }
+    match device {
+        DeviceConfig::Null(null) => null.hw_queues,
+        DeviceConfig::Flash(flash) => flash.queues.count,
+        _ => 1,
+    }
 }
 
 /// Reads the stacked queue, if present.

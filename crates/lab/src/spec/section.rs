@@ -121,6 +121,11 @@ impl<'a> Section<'a> {
         Ok(self.maybe_number(key, range)?.unwrap_or(usual))
     }
 
+    /// Whether the value of a key is a list.
+    pub(crate) fn is_list(&mut self, key: &'static str) -> bool {
+        self.node(key).is_some_and(|node| matches!(node.value, Value::List(_)))
+    }
+
     /// A list of numbers, texts or flags; empty without the key.
     pub(crate) fn scalars(&mut self, key: &'static str) -> Result<Vec<Value>, Error> {
         let path = self.path(key);

@@ -18,7 +18,9 @@ use blockyard_sim::cpu::{
 };
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
-use blockyard_sim::device::flash::{Collection, EraseBlocks, FlashConfig, Slow};
+use blockyard_sim::device::flash::{
+    Collection, EraseBlocks, FlashConfig, PAGE_TYPES_MAX, PageTypes, Queues, Slow,
+};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
@@ -28,6 +30,7 @@ use blockyard_sim::world::{
 };
 
 use super::section::Section;
+use super::tree::Value;
 use super::{cluster, crypt, null, raid};
 use crate::Error;
 
@@ -351,6 +354,10 @@ fn queue(
     let generation = section.choice("generation", &generations)?;
     let plugs =
         [("context", PlugRule::PerContext), ("queue", PlugRule::PerQueue), ("off", PlugRule::Off)];
+    if generation == Generation::Single && null::hw_queues(device) > 1 {
+        return Err(section
+            .wrong("of this generation has one hardware queue: set device.nr_hw_queues to 1"));
+    }
     let usual = QueueConfig::of(generation);
     let queue_depth = device_depth(device);
     let nr_requests = QueueConfig::usual_nr_requests(generation, queue_depth);
@@ -454,6 +461,15 @@ fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Err
 /// Reads the interrupts of a device. Memory has none; a null device has its own keys.
 fn interrupts(section: &mut Section<'_>, device: &DeviceConfig) -> Result<InterruptConfig, Error> {
     let usual = match device {
+        // Each of several queues has a vector.
+        DeviceConfig::Flash(flash) if flash.queues.count > 1 => {
+            let vectors = section.maybe_number("interrupt_vectors", 1..=1024u16)?;
+            if vectors.is_some_and(|vectors| vectors != flash.queues.count) {
+                let what = "differs from nr_hw_queues, of which each has a vector";
+                return Err(section.wrong_key("interrupt_vectors", what));
+            }
+            flash.queues.count
+        }
         DeviceConfig::Flash(flash) if flash.blocks.is_none() => 1024,
         DeviceConfig::Cluster(_) => 1024,
         _ => 1,
@@ -543,22 +559,50 @@ fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
         per_mille: section.number("slow_per_mille", 0..=1000, 0)?,
         takes: us(section, "slow_us", 0)?,
     };
+    let (read_page, page_types) = read_page(section)?;
     Ok(FlashConfig {
         sectors,
         page_sectors,
         channels: section.number("channels", 1..=1024, 1)?,
-        read_page: us(section, "read_page_us", 60)?,
+        read_page,
         program_page: us(section, "program_page_us", 200)?,
         overhead: us(section, "overhead_us", 10)?,
         bus_sector: ns(section, "bus_sector_ns", 160)?,
         bus_write_sector: section.maybe_number("bus_write_sector_ns", 0..=SECOND_NS)?.map(Nanos),
         bus_command: ns(section, "bus_command_ns", 0)?,
         queue_depth: section.number("queue_depth", 1..=65_536, 1)?,
+        queues: Queues {
+            count: section.number("nr_hw_queues", 1..=1024, 1)?,
+            working_max: section.number("commands_max", 0..=65_536, 0)?,
+        },
+        page_types,
         blocks: (block_kib > 0 && !collects).then_some(blocks),
         collection: collects.then_some(collection),
         write_buffer_sectors: section.number("write_buffer_kib", 0..=1 << 20, 0u32)? * 2,
         slow,
     })
+}
+
+/// Reads the time to read a page, or those of its types; then the first is their mean.
+fn read_page(section: &mut Section<'_>) -> Result<(Nanos, PageTypes), Error> {
+    const KEY: &str = "read_page_us";
+    if !section.is_list(KEY) {
+        return Ok((us(section, KEY, 60)?, PageTypes::default()));
+    }
+    let most = i64::try_from(SECOND_NS / 1000).expect("it is a million");
+    let time = |value: &Value| match value {
+        Value::Number(us @ 0..) if *us <= most => Some(Nanos(us.unsigned_abs() * 1000)),
+        _ => None,
+    };
+    let times: Option<Vec<Nanos>> = section.scalars(KEY)?.iter().map(time).collect();
+    let times = times.filter(|times| (1..=PAGE_TYPES_MAX).contains(&times.len()));
+    let Some(times) = times else {
+        let what =
+            format!("takes 1 to {PAGE_TYPES_MAX} times from 0 to {most}, one a type of page");
+        return Err(section.wrong_key(KEY, &what));
+    };
+    let sum: u64 = times.iter().map(|time| time.0).sum();
+    Ok((Nanos(sum / times.len() as u64), PageTypes::new(&times)))
 }
 
 pub(super) fn sectors(section: &mut Section<'_>) -> Result<u64, Error> {

@@ -4,7 +4,7 @@ use blockyard_engine::time::Nanos;
 
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{Disk, DiskConfig, Policy};
-use crate::device::flash::{EraseBlocks, Flash, FlashConfig, Slow};
+use crate::device::flash::{EraseBlocks, Flash, FlashConfig, PageTypes, Queues, Slow};
 use crate::device::memory::{Memory, MemoryConfig};
 
 const US: u64 = 1_000;
@@ -62,6 +62,8 @@ pub(super) fn sd_card() -> Flash {
         blocks: Some(EraseBlocks { sectors: 8 << 10, open: 2, close: Nanos(150_000 * US) }),
         collection: None,
         write_buffer_sectors: 0,
+        queues: Queues::default(),
+        page_types: PageTypes::default(),
         slow: Slow::default(),
     })
 }

@@ -19,9 +19,14 @@
 //! order; an SSD, which remaps pages (no limit), does not. With [`Collection`] the SSD also has to
 //! make room: a write pays for the pages that the collection of garbage copies.
 //!
+//! An SSD with several queues takes commands from them in turn (round robin, without a burst), as
+//! soon as it works on fewer than its limit ([`queues`]). Pages of cells with several bits take
+//! different times to read ([`PageTypes`]).
+//!
 //! Left out: wear, a volatile cache.
 
 mod collection;
+mod queues;
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -31,15 +36,17 @@ use blockyard_engine::time::{Nanos, earlier};
 use blockyard_workload::random::Random;
 
 use self::collection::Mapping;
+use self::queues::Submitted;
 use super::{Command, CommandOp, Device};
 
 pub use self::collection::Collection;
+pub use self::queues::Queues;
 
 /// Seed of the choice of slow commands.
 const SLOW_SEED: u64 = 1;
 
 /// Parameters of a flash device.
-// 14 fields: the constants of each part of the device.
+// 16 fields: the constants of each part of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashConfig {
     /// Size in sectors.
@@ -60,8 +67,12 @@ pub struct FlashConfig {
     pub bus_write_sector: Option<Nanos>,
     /// Time of each command on the bus, besides its sectors.
     pub bus_command: Nanos,
-    /// Queue depth; 1 for an SD card.
+    /// Depth of each queue; 1 for an SD card.
     pub queue_depth: u32,
+    /// Queues of commands.
+    pub queues: Queues,
+    /// Types of pages, whose times to read differ.
+    pub page_types: PageTypes,
     /// Erase blocks, for a device that maps whole blocks.
     pub blocks: Option<EraseBlocks>,
     /// Garbage collection, for a device that maps pages.
@@ -70,6 +81,37 @@ pub struct FlashConfig {
     pub write_buffer_sectors: u32,
     /// Commands that take longer.
     pub slow: Slow,
+}
+
+/// Most types of pages: four bits a cell have four, and two halves of a block may differ.
+pub const PAGE_TYPES_MAX: usize = 8;
+
+/// Types of pages: lower and upper ones of a cell with two bits, and so on. Neighbouring pages of a
+/// channel have them in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageTypes {
+    times: [Nanos; PAGE_TYPES_MAX],
+    count: usize,
+}
+
+impl PageTypes {
+    /// Types with these times to read. Without any all pages are equal, with
+    /// [`FlashConfig::read_page`].
+    ///
+    /// # Panics
+    /// There are more than [`PAGE_TYPES_MAX`].
+    #[must_use]
+    pub fn new(times: &[Nanos]) -> Self {
+        let mut new = Self { count: times.len(), ..Self::default() };
+        new.times[..times.len()].copy_from_slice(times);
+        new
+    }
+
+    /// Time to read the page of this number in its channel.
+    fn read(&self, in_channel: u64) -> Option<Nanos> {
+        let number = in_channel.checked_rem(self.count as u64)?;
+        Some(self.times[number as usize])
+    }
 }
 
 /// Commands that take longer, for a reason that is not modelled: a read is repeated, the firmware
@@ -107,7 +149,7 @@ struct Channel {
 }
 
 /// The device.
-// 15 fields: one for each part of the device, and its counters.
+// 16 fields: one for each part of the device, and its counters.
 #[derive(Debug)]
 pub struct Flash {
     config: FlashConfig,
@@ -130,6 +172,8 @@ pub struct Flash {
     /// Flushes that wait for earlier writes: earliest end, arrival, tag.
     flushes: VecDeque<(Nanos, Arrival, u32)>,
     arrivals: u64,
+    /// Commands in the queues.
+    submitted: Submitted,
     in_flight: u32,
     /// Number of blocks closed before they were full.
     closed: u64,
@@ -169,6 +213,7 @@ impl Flash {
             writes: BTreeSet::new(),
             flushes: VecDeque::new(),
             arrivals: 0,
+            submitted: Submitted::new(config.queues, config.queue_depth),
             in_flight: 0,
             closed: 0,
         }
@@ -199,8 +244,9 @@ impl Flash {
     /// End of the read of a page. A program of the write buffer that has begun ends first.
     fn read_page(&mut self, ready: Nanos, page: u64) -> Nanos {
         let FlashConfig { read_page, program_page, write_buffer_sectors, .. } = self.config;
-        let channel = (page % self.channels.len() as u64) as usize;
-        let channel = &mut self.channels[channel];
+        let channels = self.channels.len() as u64;
+        let read_page = self.config.page_types.read(page / channels).unwrap_or(read_page);
+        let channel = &mut self.channels[(page % channels) as usize];
         let starts = if write_buffer_sectors > 0 {
             let programs = channel.ends.since(ready.min(channel.ends)).0;
             ready.max(channel.reads_end) + Nanos(programs.checked_rem(program_page.0).unwrap_or(0))
@@ -337,11 +383,15 @@ impl Flash {
     }
 }
 
-impl Device for Flash {
-    fn start(&mut self, now: Nanos, command: Command) {
-        assert!(command.sector.0 + u64::from(command.sectors) <= self.config.sectors);
-        assert!(self.in_flight < self.config.queue_depth);
-        self.in_flight += 1;
+impl Flash {
+    /// Takes commands from the queues and begins with them.
+    fn fetch(&mut self, now: Nanos) {
+        while let Some(command) = self.submitted.take() {
+            self.begin(now, command);
+        }
+    }
+
+    fn begin(&mut self, now: Nanos, command: Command) {
         let ready = now + self.config.overhead + self.slowness();
         let arrival = Arrival(self.arrivals);
         self.arrivals += 1;
@@ -359,6 +409,16 @@ impl Device for Flash {
                 self.for_bus.push(Reverse((ready, arrival, command)));
             }
         }
+    }
+}
+
+impl Device for Flash {
+    fn start(&mut self, now: Nanos, command: Command) {
+        assert!(command.sector.0 + u64::from(command.sectors) <= self.config.sectors);
+        assert!(self.in_flight < self.config.queue_depth * u32::from(self.config.queues.count));
+        self.in_flight += 1;
+        self.submitted.put(command);
+        self.fetch(now);
     }
 
     fn next_event(&self) -> Option<Nanos> {
@@ -381,6 +441,8 @@ impl Device for Flash {
             self.in_flight -= 1;
             ended.push((ends, tag));
             self.end(ends, arrival);
+            self.submitted.end();
+            self.fetch(ends);
         }
     }
 }
@@ -407,6 +469,8 @@ mod tests {
             bus_write_sector: None,
             bus_command: Nanos(0),
             queue_depth: 1,
+            queues: Queues::default(),
+            page_types: PageTypes::default(),
             blocks: Some(EraseBlocks { sectors: 8 << 10, open: 2, close: Nanos(150_000 * US) }),
             collection: None,
             write_buffer_sectors: 0,
@@ -426,6 +490,8 @@ mod tests {
             bus_write_sector: None,
             bus_command: Nanos(0),
             queue_depth: 256,
+            queues: Queues::default(),
+            page_types: PageTypes::default(),
             blocks: None,
             collection: None,
             write_buffer_sectors: 0,
@@ -635,6 +701,76 @@ mod tests {
         let at_random = rate(&mut full(), 32, 40_000, |n| writes(n, random.below(100_000) * 8, 8));
         let in_order = rate(&mut full(), 32, 40_000, |n| writes(n, u64::from(n) * 8, 8));
         assert!(at_random * 4 < in_order, "{at_random} and {in_order} pages a second");
+    }
+
+    /// Ends of the only command of a queue, beside a full queue: with two queues, and with one.
+    #[test]
+    fn command_of_a_short_queue_is_next_and_in_a_shared_queue_it_is_last() {
+        let place = |count| {
+            let queues = Queues { count, working_max: 1 };
+            let config = FlashConfig { queues, queue_depth: 64, ..ssd().config };
+            let mut ssd = Flash::new(config);
+            // 63 commands of the first queue, then one of the second, if there are two.
+            let short = if count == 2 { 64 } else { 63 };
+            (0..63).chain([short]).for_each(|tag| ssd.start(Nanos(0), reads(tag, 8)));
+            let mut ended = Vec::new();
+            ssd.advance(Nanos(1_000_000 * US), &mut ended);
+            let all = ended[63].0;
+            (ended.iter().position(|(_, tag)| *tag == short).unwrap(), all)
+        };
+        let (two, all) = place(2);
+        let (one, of_one) = place(1);
+        assert_eq!((two, one), (1, 63), "one is at work already");
+        assert_eq!(all, of_one, "the order costs nothing");
+    }
+
+    #[test]
+    fn limit_of_commands_at_work_is_the_depth_that_counts() {
+        let iops = |working_max| {
+            let queues = Queues { count: 4, working_max };
+            let mut ssd = Flash::new(FlashConfig { queues, queue_depth: 64, ..ssd().config });
+            let mut random = Random::new(2, 0);
+            let mut free: Vec<u32> = (0..256).collect();
+            let mut ended = Vec::new();
+            let mut now = Nanos(0);
+            let mut done = 0;
+            while done < 10_000 {
+                while let Some(tag) = free.pop() {
+                    ssd.start(now, reads(tag, random.below(1 << 27) * 8));
+                }
+                now = ssd.next_event().unwrap();
+                ssd.advance(now, &mut ended);
+                done += ended.len() as u64;
+                free.extend(ended.drain(..).map(|(_, tag)| tag));
+            }
+            done * 1_000_000_000 / now.0
+        };
+        // Little's law at a depth of one: overhead, a page and its bus time, 69 us.
+        assert!((14_000..15_000).contains(&iops(1)), "{}", iops(1));
+        assert!(iops(0) > 14 * iops(1), "{}", iops(0));
+    }
+
+    #[test]
+    fn reads_take_the_times_of_the_types_of_pages_in_equal_shares() {
+        let times = [40, 60, 110].map(|us| Nanos(us * US));
+        let config = FlashConfig { page_types: PageTypes::new(&times), ..ssd().config };
+        let mut ssd = Flash::new(config);
+        let mut random = Random::new(9, 0);
+        let mut now = Nanos(0);
+        let mut counts = std::collections::BTreeMap::new();
+        for tag in 0..6_000 {
+            let sector = random.below(1 << 20) * 8;
+            ssd.start(now, reads(tag, sector));
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                ssd.advance(ssd.next_event().unwrap(), &mut ended);
+            }
+            // Less overhead and bus time.
+            *counts.entry((ended[0].0.since(now).0 - 9_280) / US).or_insert(0) += 1;
+            now = ended[0].0;
+        }
+        assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [40, 60, 110]);
+        assert!(counts.values().all(|count| (1_850..2_150).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{Storage, TortureConfig};
 use crate::device::Device;
 use crate::device::disk::geometry::{Geometry, SeekTimes, Zone};
 use crate::device::disk::{Disk, DiskConfig, Policy};
-use crate::device::flash::{EraseBlocks, Flash, FlashConfig, Slow};
+use crate::device::flash::{EraseBlocks, Flash, FlashConfig, PageTypes, Queues, Slow};
 use crate::device::memory::{Memory, MemoryConfig};
 use crate::fault::{Faults, chance};
 use crate::oracle::bound::Settings;
@@ -242,6 +242,8 @@ fn model(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> Mode
                 blocks: one_of(random, &[None, Some(blocks)]),
                 collection: None,
                 write_buffer_sectors: 0,
+                queues: Queues::default(),
+                page_types: PageTypes::default(),
                 slow: Slow::default(),
             })
         }

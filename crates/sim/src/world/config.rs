@@ -180,6 +180,11 @@ impl DeviceConfig {
         matches!(self, Self::Memory(_))
     }
 
+    /// Hardware queues behind the request queue. A null device has queues of its own.
+    pub(super) fn hw_queues(&self) -> u16 {
+        if let Self::Flash(flash) = self { flash.queues.count } else { 1 }
+    }
+
     /// Size in sectors.
     #[must_use]
     pub fn sectors(&self) -> u64 {

@@ -17,7 +17,7 @@ use crate::cpu::{
 };
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
-use crate::device::flash::{FlashConfig, Slow};
+use crate::device::flash::{FlashConfig, PageTypes, Queues, Slow};
 use crate::fs::FsConfig;
 use crate::fs::ext3::{DataMode, Ext3Config};
 use crate::fs::log::LogConfig;
@@ -602,8 +602,41 @@ fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
         blocks: None,
         collection: None,
         write_buffer_sectors: 0,
+        queues: Queues::default(),
+        page_types: PageTypes::default(),
         slow: Slow::default(),
     })
+}
+
+/// Each hardware queue of an SSD has a depth, and a vector at its first CPU.
+#[test]
+fn queues_of_an_ssd_add_their_depths_and_interrupt_their_own_cpus() {
+    let reads = |count, rq_affinity| {
+        let mut config = config("none");
+        config.fs = None;
+        config.topology = Topology { sockets: 1, cpus_per_socket: 4 };
+        let queue = QueueConfig::of(mq_generation());
+        config.queue = QueueConfig { queue_depth: 1, cpus: 4, ..queue };
+        let DeviceConfig::Flash(flash) = flash(100 * US, 4_096) else { unreachable!("it is") };
+        let queues = Queues { count, working_max: 0 };
+        config.device = DeviceConfig::Flash(FlashConfig { queue_depth: 1, queues, ..flash });
+        config.interrupts = InterruptConfig { vectors: count, rq_affinity };
+        let mut fio = readers(4, 1);
+        let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+        let clones = fio.results()[0].clones.iter();
+        let ios: u64 = clones.map(|clone| clone.read.ios).sum();
+        (ios, outcome.causes.ended_by_call)
+    };
+    let (one, _) = reads(1, RqAffinity::Off);
+    let (two, calls) = reads(2, RqAffinity::Off);
+    let (four, _) = reads(4, RqAffinity::Off);
+    assert_eq!(calls, 0);
+    let times = [two as f64 / one as f64, four as f64 / one as f64];
+    assert!((1.8..2.05).contains(&times[0]) && (3.5..4.1).contains(&times[1]), "{times:?}");
+    // Two CPUs share a queue, whose interrupts are the first one's.
+    let (two, calls) = reads(2, RqAffinity::Force);
+    assert!((calls * 2).abs_diff(two) * 20 < two, "{calls} of {two}");
+    assert_eq!(reads(4, RqAffinity::Force).1, 0);
 }
 
 /// Reads complete on the submitter's CPU if the device has a vector for each CPU or `rq_affinity`

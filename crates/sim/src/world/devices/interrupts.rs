@@ -12,30 +12,29 @@
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::mq::Issue;
-use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 use super::super::actions::{Action, AtDevice, Context, Dispatched, Interrupt};
 use super::super::config::Config;
 use super::super::machine::Machine;
 use super::super::trace::Event;
-use super::io::{shown_sector, shown_tag};
+use super::io::shown_sector;
 use super::{Backend, Devices};
 use crate::cpu::CpuId;
 
-/// Submitting CPUs of requests at the device, by tag.
+/// Submitting CPUs of requests at the device, by number.
 #[derive(Debug, Default)]
 pub(super) struct Submitters(Vec<CpuId>);
 
 impl Submitters {
-    fn note(&mut self, issue: &Issue) {
-        let index = issue.tag.index as usize;
+    fn note(&mut self, number: u32, issue: &Issue) {
+        let index = number as usize;
         self.0.resize(self.0.len().max(index + 1), CpuId(0));
         self.0[index] = CpuId(issue.origin.cpu);
     }
 
-    fn of(&self, tag: Tag) -> CpuId {
-        self.0[tag.index as usize]
+    pub(super) fn of(&self, number: u32) -> CpuId {
+        self.0[number as usize]
     }
 }
 
@@ -51,9 +50,10 @@ impl Devices {
         let sectors = u32::try_from(issue.len.0).expect("requests are short");
         self.at_device += 1;
         self.note_issue(machine, &request);
-        self.member(member).submitters.note(&issue);
+        let to = self.member(member);
+        to.submitters.note(to.block.number_of(issue.tag), &issue);
         let at_device = AtDevice { member, tag: issue.tag };
-        let tag = shown_tag(machine.config, at_device);
+        let tag = self.shown_tag(at_device);
         let op = issue.op;
         let sector = shown_sector(machine.config, member, issue.sector);
         let in_flight = self.at_device;
@@ -69,13 +69,14 @@ impl Devices {
 
     /// The device has completed a request, and interrupts a CPU.
     pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, request: AtDevice) {
-        let config = machine.config;
-        let cpu = config.interrupts.vector_of(self.submitter_of(request), config.topology);
+        let member = &self.members[usize::from(request.member.0)];
+        let cpu = member.vector_of(machine.config, request.tag);
         self.interrupt(machine, cpu, Action::Interrupted(request));
     }
 
     fn submitter_of(&self, AtDevice { member, tag }: AtDevice) -> CpuId {
-        self.members[usize::from(member.0)].submitters.of(tag)
+        let member = &self.members[usize::from(member.0)];
+        member.submitters.of(member.block.number_of(tag))
     }
 
     /// Cost of a hard interrupt, including the completion if it is on the same CPU.

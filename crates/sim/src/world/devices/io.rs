@@ -104,7 +104,7 @@ impl Devices {
         self.member(member).block.advance_device(now, &mut ended);
         for (at, tag) in ended.drain(..) {
             let request = AtDevice { member, tag };
-            let tag = shown_tag(machine.config, request);
+            let tag = self.shown_tag(request);
             machine.threads.observers.event(at, Event::Complete { tag });
             self.model_completes(machine, request);
         }
@@ -152,7 +152,7 @@ impl Devices {
             Context::Thread(_, thread) => machine.threads[thread].pending.deferred,
             Context::Interrupt(_) => Nanos(0),
         };
-        let cost = self.member(member).elevator_work(now + unpaid);
+        let cost = self.member(member).elevator_work(now + unpaid, by.cpu());
         match by {
             _ if cost == Nanos(0) => {}
             Context::Thread(_, thread) => machine.threads[thread].defer_cost(cost),
@@ -197,6 +197,12 @@ impl Devices {
         self.scratch.done = ended;
     }
 
+    /// Number of a request in events.
+    pub(super) fn shown_tag(&self, AtDevice { member, tag }: AtDevice) -> u32 {
+        let number = self.members[usize::from(member.0)].block.number_of(tag);
+        number * self.members.len() as u32 + u32::from(member.0)
+    }
+
     /// Length of a bio of the back end.
     fn bytes_of(&self, user: u64) -> u64 {
         match &self.backend {
@@ -209,9 +215,4 @@ impl Devices {
 /// Sector of a device in events, in which the members of a RAID lie one behind the other.
 pub(super) fn shown_sector(config: &Config, member: MemberId, sector: Sector) -> u64 {
     sector.0 + u64::from(member.0) * config.device.sectors()
-}
-
-/// Number of a request in events.
-pub(super) fn shown_tag(config: &Config, AtDevice { member, tag }: AtDevice) -> u32 {
-    tag.index * u32::from(config.members()) + u32::from(member.0)
 }

@@ -37,13 +37,13 @@ enum Then {
 pub(super) struct Transfers {
     waiting: VecDeque<(Traffic, Then)>,
     running: Option<FlowId>,
-    /// Reads at the device, by tag: their traffic.
+    /// Reads at the device, by number: their traffic.
     reads: Vec<Traffic>,
 }
 
 impl Transfers {
-    fn note_read(&mut self, tag: Tag, traffic: Traffic) {
-        let index = tag.index as usize;
+    fn note_read(&mut self, number: u32, traffic: Traffic) {
+        let index = number as usize;
         self.reads.resize(self.reads.len().max(index + 1), Traffic::default());
         self.reads[index] = traffic;
     }
@@ -84,7 +84,8 @@ impl Devices {
             return self.transfer(machine, member, traffic, Then::Start(issue));
         }
         if machine.config.bandwidth.is_some() {
-            self.member(member).transfers.note_read(issue.tag, traffic);
+            let to = self.member(member);
+            to.transfers.note_read(to.block.number_of(issue.tag), traffic);
         }
         self.member(member).block.start(machine.threads.now(), issue);
     }
@@ -92,7 +93,9 @@ impl Devices {
     /// The device model has completed a request; a read is transferred first.
     pub(super) fn model_completes(&mut self, machine: &mut Machine<'_>, request: AtDevice) {
         let AtDevice { member, tag } = request;
-        let read = self.member(member).transfers.reads.get_mut(tag.index as usize);
+        let from = self.member(member);
+        let number = from.block.number_of(tag);
+        let read = from.transfers.reads.get_mut(number as usize);
         let traffic = read.map(std::mem::take).unwrap_or_default();
         if traffic.bytes > 0 {
             return self.transfer(machine, member, traffic, Then::Complete(tag));
