@@ -27,8 +27,8 @@ const NO_WORKER: &str = "real mode has no worker and no softirq between a task a
     runs only stacked queues that need neither, and issues clones to the device directly";
 
 /// Reason for refusing fs_mark.
-const NO_FILE_SYSTEM: &str = "real mode has no file system in which fs_mark could create files: run \
-    fs_mark itself, or leave out the job";
+const NO_FILE_SYSTEM: &str = "real mode has no file system in which fs_mark could create files: \
+    run fs_mark itself, or leave out the job";
 
 /// The real world.
 struct Real<'a> {

@@ -333,10 +333,11 @@ const HEAD: &str = "name = \"a\"\ntitle = \"a\"\n";
 
 const JOB: &str = "[jobs.f]\nprogram = \"fsync-tester\"\n";
 
+const CLAIM: &str = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
+
 /// The keys of every table, from the error about an unknown key.
 fn every_key() -> BTreeSet<String> {
     let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
-    let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
     let measure = format!("measure = [{{ value = {CELL}, max = 1");
     let mut keys = BTreeSet::new();
     let machine = ["", ".costs", ".governor", ".bandwidth", ".idle"];
@@ -375,11 +376,11 @@ fn every_key() -> BTreeSet<String> {
         ("", "[ensembles.e]\nvariants = [\"a\"]\nworlds = [{ \"device.rpm\" = 7200 }]\nx = 1\n"),
         ("[published.b]\nx = 1\n[variants.b]\n", ""),
         ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
-        ("", &format!("{claim}{measure}, x = 1 }}]\n")),
-        ("", &format!("{claim}{measure}, where = {{ value = {CELL}, max = 1, x = 1 }} }}]\n")),
-        ("", &format!("{claim}{measure}, cell = {{ max = 1, x = 1 }} }}]\n")),
-        ("", &format!("{claim}measure = [{{ value = {{ largest = {CELL}, x = 1 }} }}]\n")),
-        ("", &format!("{claim}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
+        ("", &format!("{CLAIM}{measure}, x = 1 }}]\n")),
+        ("", &format!("{CLAIM}{measure}, where = {{ value = {CELL}, max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{CLAIM}{measure}, cell = {{ max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{CLAIM}measure = [{{ value = {{ largest = {CELL}, x = 1 }} }}]\n")),
+        ("", &format!("{CLAIM}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
         ("", "[fits.f]\nvariants = [\"a\"]\nbox = [{ x = 1, path = \"a\", low = 1, high = 2 }]\n"),
         (
             "",

@@ -387,6 +387,12 @@ impl WaitingWrites for Ext3 {
         })
     }
 
+    fn close(&mut self, file: FileId) {
+        if let Some(file) = self.files.get_mut(&file).filter(|file| file.closes) {
+            self.blocks.discard(&mut file.window, self.config.window_blocks_min);
+        }
+    }
+
     fn copies(&mut self, are_written: bool) {
         let blocks = std::mem::take(&mut self.committed);
         self.copied = if are_written { BTreeSet::new() } else { blocks };
@@ -428,12 +434,6 @@ impl FileSystem for Ext3 {
             return Ok(());
         }
         self.try_add(file, directory)
-    }
-
-    fn close(&mut self, file: FileId) {
-        if let Some(file) = self.files.get_mut(&file).filter(|file| file.closes) {
-            self.blocks.discard(&mut file.window, self.config.window_blocks_min);
-        }
     }
 
     fn layout(&mut self, file: FileId, pages: u64) {

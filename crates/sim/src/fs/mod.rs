@@ -105,6 +105,9 @@ pub trait WaitingWrites {
     /// The reason of the wait.
     fn try_write(&mut self, now: Nanos, file: FileId, pages: Range<u64>) -> Result<(), Needs>;
 
+    /// A file is closed: nothing stays reserved for its next writes.
+    fn close(&mut self, _file: FileId) {}
+
     /// The block of metadata at this sector is in memory.
     fn metadata_read(&mut self, _sector: u64) {}
 
@@ -130,9 +133,6 @@ pub trait FileSystem: Debug + WaitingWrites {
         self.create(file);
         Ok(())
     }
-
-    /// A file is closed.
-    fn close(&mut self, _file: FileId) {}
 
     /// Defines an existing file of this length, as if written sequentially; its former blocks are
     /// free. No metadata is dirty.

@@ -125,15 +125,6 @@ fn make_call(
             files.fs.create(file);
             Turn::Run(costs.syscall)
         }
-        Call::MakeDirectories(count) => {
-            files.fs.make_directories(count);
-            Turn::Run(Nanos(0))
-        }
-        Call::CreateIn { file, directory } => {
-            files.cache.forget(file);
-            threads.set(thread, Doing::Create { file, directory, handle: false });
-            Turn::Run(costs.syscall + config.call_costs.create)
-        }
         Call::Open(file) => {
             threads[thread].read_ahead.retain(|(open, _)| *open != file);
             Turn::Run(costs.syscall)
@@ -159,18 +150,8 @@ fn make_call(
             begin_fsync(config, threads, files, (thread, file));
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
-        Call::Sync => {
-            let dirty: Vec<FileId> = files.cache.dirty_files().collect();
-            for file in dirty {
-                files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
-            }
-            let writes = files.write_backs.so_far();
-            threads.set(thread, Doing::SyncPages { writes });
-            devices.go(machine, (cpu, thread), true, costs.syscall)
-        }
-        Call::Close(file) => {
-            files.fs.close(file);
-            Turn::Run(costs.syscall)
+        Call::MakeDirectories(_) | Call::CreateIn { .. } | Call::Sync | Call::Close(_) => {
+            call_of_directories(machine, devices, call, (cpu, thread))
         }
         Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
             let cost = cost_of_operation(&config.call_costs, op, len_bytes);
@@ -200,6 +181,42 @@ fn make_call(
         }
         Call::Usage => Turn::Run(costs.syscall),
         Call::Exit => Turn::Exit,
+    }
+}
+
+/// Calls that need directories, or all files.
+fn call_of_directories(
+    machine: &mut Machine<'_>,
+    devices: &mut Devices,
+    call: Call,
+    (cpu, thread): (CpuId, ThreadId),
+) -> Turn {
+    let Machine { config, threads, files } = machine;
+    let costs = &config.costs;
+    match call {
+        Call::MakeDirectories(count) => {
+            files.fs.make_directories(count);
+            Turn::Run(Nanos(0))
+        }
+        Call::CreateIn { file, directory } => {
+            files.cache.forget(file);
+            threads.set(thread, Doing::Create { file, directory, handle: false });
+            Turn::Run(costs.syscall + config.call_costs.create)
+        }
+        Call::Sync => {
+            let dirty: Vec<FileId> = files.cache.dirty_files().collect();
+            for file in dirty {
+                files.gather_all(&mut threads[thread].outbox, file, config.sync_flags);
+            }
+            let writes = files.write_backs.so_far();
+            threads.set(thread, Doing::SyncPages { writes });
+            devices.go(machine, (cpu, thread), true, costs.syscall)
+        }
+        Call::Close(file) => {
+            files.fs.close(file);
+            Turn::Run(costs.syscall)
+        }
+        _ => unreachable!("the caller has the others"),
     }
 }
 

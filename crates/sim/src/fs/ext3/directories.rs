@@ -4,10 +4,10 @@
 //!   create ── inode bitmap, read once ──> inode ──> entry in the last block ──> journal
 //!                                                     └ full: a new block of the directory
 //! ```
-//! Metadata that a creation dirties: the inode, the bitmap and the descriptor of its group; the block
-//! with the new entry, and the directory's inode. A new block of the directory adds the block bitmap,
-//! and from the 13th block on the block of pointers to it. A creation waits for a locked transaction, for
-//! copies that the journal writes of these blocks, and for the inode bitmap.
+//! Metadata that a creation dirties: the inode, the bitmap and the descriptor of its group; the
+//! block with the new entry, and the directory's inode. A new block of the directory adds the block
+//! bitmap, and from the 13th block on the block of pointers to it. A creation waits for a locked
+//! transaction, for copies that the journal writes of these blocks, and for the inode bitmap.
 //!
 //! All directories are in the group of the root: Orlov's allocator keeps those below the first level
 //! with their parent, until its debt is 128 of them (`find_group_orlov`).
@@ -75,9 +75,8 @@ impl Ext3Config {
         let of = |group| groups.inodes(group).1 - groups.inodes(group).0;
         let inodes: u64 = (0..groups.groups).map(|group| u64::from(of(group))).sum();
         if directories > DIRECTORIES_MAX {
-            return Err(format!(
-                "{directories} directories are too many: {DIRECTORIES_MAX} at most"
-            ));
+            let most = DIRECTORIES_MAX;
+            return Err(format!("{directories} directories are too many: {most} at most"));
         }
         if files + u64::from(directories) > inodes {
             return Err(format!(

@@ -1,7 +1,7 @@
 //! Several devices below one: RAID 0, RAID 1 and RAID 10 of `drivers/md`.
 //!
-//! The layout is raid10's "near" one, whose cases of one copy, and of as many as members, are RAID 0
-//! and RAID 1. Copies of a chunk follow each other over the members:
+//! The layout is raid10's "near" one, whose cases of one copy, and of as many as members, are
+//! RAID 0 and RAID 1. Copies of a chunk follow each other over the members:
 //!
 //! ```text
 //!   4 members, 2 copies     3 members, 2 copies     2 members, 1 copy
@@ -41,10 +41,10 @@ impl RaidConfig {
     /// every chunk.
     pub(in crate::world) fn part(&self, start: Sector, len: Sector) -> Sector {
         let chunk = u64::from(self.chunk_sectors);
-        match self.copies == self.members {
-            true => len,
-            false => Sector(len.0.min(chunk - start.0 % chunk)),
+        if self.copies == self.members {
+            return len;
         }
+        Sector(len.0.min(chunk - start.0 % chunk))
     }
 
     /// Places of a sector's copies (`raid10_find_phys`).

@@ -136,10 +136,10 @@ impl Raid {
 
     /// The member that reads a sector: the first of equal ones.
     fn balance(&self, sector: Sector) -> u16 {
-        let cost = |load: &Load, at: u64| match self.rotational {
-            _ if load.pending == 0 => 0,
-            true => load.head.abs_diff(at),
-            false => u64::from(load.pending),
+        let cost = |load: &Load, at: u64| match load.pending {
+            0 => 0,
+            _ if self.rotational => load.head.abs_diff(at),
+            pending => u64::from(pending),
         };
         let places = self.config.places(sector);
         let nearest =
