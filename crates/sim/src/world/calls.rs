@@ -129,11 +129,6 @@ fn make_call(
             threads[thread].read_ahead.retain(|(open, _)| *open != file);
             Turn::Run(costs.syscall)
         }
-        Call::Layout { file, len_bytes } => {
-            files.cache.forget(file);
-            files.fs.layout(file, len_bytes.div_ceil(PAGE_BYTES));
-            Turn::Run(Nanos(0))
-        }
         Call::Read { file, offset_bytes, len_bytes } => {
             let pages = pages(offset_bytes, len_bytes);
             let pages = pages.start..pages.end.min(files.fs.file_pages(file));
@@ -150,8 +145,12 @@ fn make_call(
             begin_fsync(config, threads, files, (thread, file));
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
-        Call::MakeDirectories(_) | Call::CreateIn { .. } | Call::Sync | Call::Close(_) => {
-            call_of_directories(machine, devices, call, (cpu, thread))
+        Call::MakeDirectories(_) | Call::CreateIn { .. } | Call::Layout { .. } | Call::Sync => {
+            call_of_files(machine, devices, call, (cpu, thread))
+        }
+        Call::Close(file) => {
+            files.fs.close(file);
+            Turn::Run(costs.syscall)
         }
         Call::Submit { id, file, op, offset_bytes, len_bytes, more } => {
             let cost = cost_of_operation(&config.call_costs, op, len_bytes);
@@ -184,8 +183,8 @@ fn make_call(
     }
 }
 
-/// Calls that need directories, or all files.
-fn call_of_directories(
+/// Calls that make directories and files, or need all files.
+fn call_of_files(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
     call: Call,
@@ -212,9 +211,10 @@ fn call_of_directories(
             threads.set(thread, Doing::SyncPages { writes });
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
-        Call::Close(file) => {
-            files.fs.close(file);
-            Turn::Run(costs.syscall)
+        Call::Layout { file, len_bytes } => {
+            files.cache.forget(file);
+            files.fs.layout(file, len_bytes.div_ceil(PAGE_BYTES));
+            Turn::Run(Nanos(0))
         }
         _ => unreachable!("the caller has the others"),
     }

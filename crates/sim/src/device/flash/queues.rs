@@ -1,5 +1,5 @@
-//! The queues of an SSD, from which it takes commands in turn (round robin arbitration of NVMe, with
-//! a burst of one). The number of a command tells its queue: each has as many as its depth.
+//! The queues of an SSD, from which it takes commands in turn (round robin arbitration of NVMe,
+//! with a burst of one). The number of a command tells its queue: each has as many as its depth.
 
 use std::collections::VecDeque;
 

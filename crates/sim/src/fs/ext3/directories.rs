@@ -9,8 +9,8 @@
 //! bitmap, and from the 13th block on the block of pointers to it. A creation waits for a locked
 //! transaction, for copies that the journal writes of these blocks, and for the inode bitmap.
 //!
-//! All directories are in the group of the root: Orlov's allocator keeps those below the first level
-//! with their parent, until its debt is 128 of them (`find_group_orlov`).
+//! All directories are in the group of the root: Orlov's allocator keeps those below the first
+//! level with their parent, until its debt is 128 of them (`find_group_orlov`).
 //!
 //! Entries lie in the order of creation, as without an index (`dir_index`). With one the hash of a
 //! name decides about the block, so files of one transaction dirty more of them.
@@ -80,8 +80,8 @@ impl Ext3Config {
         }
         if files + u64::from(directories) > inodes {
             return Err(format!(
-                "the program creates {files} files, but ext3 has {inodes} inodes here: create fewer \
-                 files, raise group_inodes, or make the device larger"
+                "the program creates {files} files, but ext3 has {inodes} inodes here: create \
+                 fewer files, raise group_inodes, or make the device larger"
             ));
         }
         Ok(())
