@@ -47,7 +47,8 @@ use blockyard_workload::program::FileId;
 use super::blocks::{Blocks, NoBlock, Window};
 use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
 use super::{
-    BLOCK_BYTES, BLOCK_SECTORS, Commit, Extent, FileSystem, Needs, WaitingWrites, extents, within,
+    BLOCK_BYTES, BLOCK_SECTORS, Commit, Creation, Extent, FileSystem, Needs, WaitingWrites,
+    extents, within,
 };
 use directories::Directories;
 use groups::Groups;
@@ -409,7 +410,7 @@ impl WaitingWrites for Ext3 {
     }
 }
 
-impl FileSystem for Ext3 {
+impl Creation for Ext3 {
     fn create(&mut self, file: FileId) {
         if !self.files.contains_key(&file) {
             self.add(file);
@@ -435,7 +436,9 @@ impl FileSystem for Ext3 {
         }
         self.try_add(file, directory)
     }
+}
 
+impl FileSystem for Ext3 {
     fn layout(&mut self, file: FileId, pages: u64) {
         let had = self.truncate(file);
         had.into_iter().for_each(|block| self.blocks.release(block));

@@ -29,7 +29,7 @@ use blockyard_workload::program::FileId;
 
 use super::journal::runs;
 use super::{
-    BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, Needs, SyncRule,
+    BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Creation, Extent, FileSystem, Needs, SyncRule,
     WaitingWrites, extents, within,
 };
 
@@ -311,12 +311,14 @@ impl WaitingWrites for Log {
     }
 }
 
-impl FileSystem for Log {
+impl Creation for Log {
     fn create(&mut self, file: FileId) {
         self.truncate(file);
         self.dirty = true;
     }
+}
 
+impl FileSystem for Log {
     fn layout(&mut self, file: FileId, pages: u64) {
         let unwritten = self.unwritten.clone();
         self.truncate(file);

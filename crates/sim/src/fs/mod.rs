@@ -116,15 +116,15 @@ pub trait WaitingWrites {
     fn copies(&mut self, _are_written: bool) {}
 }
 
-/// A file system. Files are in one directory, but for those of [`FileSystem::try_create`].
-pub trait FileSystem: Debug + WaitingWrites {
+/// The creation of files.
+pub trait Creation {
     /// Creates a file, or truncates it to zero. Metadata is dirty.
     fn create(&mut self, file: FileId);
 
     /// Defines empty directories with the numbers from 0 to this. No metadata is dirty.
     fn make_directories(&mut self, _count: u32) {}
 
-    /// As [`FileSystem::create`], in one of these directories; it may have to wait, and is repeated
+    /// As [`Creation::create`], in one of these directories; it may have to wait, and is repeated
     /// then.
     ///
     /// # Errors
@@ -133,7 +133,10 @@ pub trait FileSystem: Debug + WaitingWrites {
         self.create(file);
         Ok(())
     }
+}
 
+/// A file system. Files are in one directory, but for those of [`Creation::try_create`].
+pub trait FileSystem: Debug + WaitingWrites + Creation {
     /// Defines an existing file of this length, as if written sequentially; its former blocks are
     /// free. No metadata is dirty.
     fn layout(&mut self, file: FileId, pages: u64);

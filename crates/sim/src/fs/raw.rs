@@ -5,7 +5,7 @@ use std::ops::Range;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::FileId;
 
-use super::{Commit, CommitStep, Extent, FileSystem, Needs, WaitingWrites};
+use super::{Commit, CommitStep, Creation, Extent, FileSystem, Needs, WaitingWrites};
 use crate::cache::PAGE_SECTORS;
 
 /// The device as a file; `fsync` flushes its cache.
@@ -38,9 +38,11 @@ impl WaitingWrites for Raw {
     }
 }
 
-impl FileSystem for Raw {
+impl Creation for Raw {
     fn create(&mut self, _: FileId) {}
+}
 
+impl FileSystem for Raw {
     fn layout(&mut self, _: FileId, _: u64) {}
 
     fn write(&mut self, _: FileId, pages: Range<u64>) {

@@ -120,11 +120,6 @@ fn make_call(
     let Machine { config, threads, files } = machine;
     let costs = &config.costs;
     match call {
-        Call::Create(file) => {
-            files.cache.forget(file);
-            files.fs.create(file);
-            Turn::Run(costs.syscall)
-        }
         Call::Open(file) => {
             threads[thread].read_ahead.retain(|(open, _)| *open != file);
             Turn::Run(costs.syscall)
@@ -145,9 +140,11 @@ fn make_call(
             begin_fsync(config, threads, files, (thread, file));
             devices.go(machine, (cpu, thread), true, costs.syscall)
         }
-        Call::MakeDirectories(_) | Call::CreateIn { .. } | Call::Layout { .. } | Call::Sync => {
-            call_of_files(machine, devices, call, (cpu, thread))
-        }
+        Call::Create(_)
+        | Call::MakeDirectories(_)
+        | Call::CreateIn { .. }
+        | Call::Layout { .. }
+        | Call::Sync => call_of_files(machine, devices, call, (cpu, thread)),
         Call::Close(file) => {
             files.fs.close(file);
             Turn::Run(costs.syscall)
@@ -193,6 +190,11 @@ fn call_of_files(
     let Machine { config, threads, files } = machine;
     let costs = &config.costs;
     match call {
+        Call::Create(file) => {
+            files.cache.forget(file);
+            files.fs.create(file);
+            Turn::Run(costs.syscall)
+        }
         Call::MakeDirectories(count) => {
             files.fs.make_directories(count);
             Turn::Run(Nanos(0))

@@ -614,14 +614,14 @@ fn queues_of_an_ssd_add_their_depths_and_interrupt_their_own_cpus() {
     let reads = |count, rq_affinity| {
         let mut config = config("none");
         config.fs = None;
-        config.topology = Topology { sockets: 1, cpus_per_socket: 4 };
+        config.topology = Topology::of(1, 4);
         let queue = QueueConfig::of(mq_generation());
         config.queue = QueueConfig { queue_depth: 1, cpus: 4, ..queue };
         let DeviceConfig::Flash(flash) = flash(100 * US, 4_096) else { unreachable!("it is") };
         let queues = Queues { count, working_max: 0 };
         config.device = DeviceConfig::Flash(FlashConfig { queue_depth: 1, queues, ..flash });
         config.interrupts = InterruptConfig { vectors: count, rq_affinity };
-        let mut fio = readers(4, 1);
+        let mut fio = readers(4, 1, &[]);
         let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
         let clones = fio.results()[0].clones.iter();
         let ios: u64 = clones.map(|clone| clone.read.ios).sum();
