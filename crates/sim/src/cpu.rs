@@ -376,6 +376,9 @@ impl Cpus {
         let distance = self.topology.distance_at(at, by);
         let called = if at == by { Nanos(0) } else { self.costs.call(distance) };
         self.counters.ipis += u64::from(at != by);
+        if at == by {
+            self.cpus[at].sleep.is_awake_for(before);
+        }
         self.pick_on_idle(ready + called, at);
         true
     }

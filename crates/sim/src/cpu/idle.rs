@@ -183,6 +183,11 @@ impl IdleConfig {
 }
 
 impl Sleep {
+    /// The CPU works for this long, in an interrupt, before it sleeps on.
+    pub(super) fn is_awake_for(&mut self, time: Nanos) {
+        self.since = self.since + time;
+    }
+
     /// Time since the begin of the halt, after a poll.
     pub(super) fn halted(&self, now: Nanos, idle: Option<IdleConfig>) -> Nanos {
         let polls = idle.is_some_and(|idle| matches!(idle.governor, IdleGovernor::HaltPoll { .. }));

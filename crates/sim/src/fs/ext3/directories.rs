@@ -78,6 +78,13 @@ impl Ext3Config {
             let most = DIRECTORIES_MAX;
             return Err(format!("{directories} directories are too many: {most} at most"));
         }
+        let of_directories = of(self.directory_group);
+        if directories > of_directories {
+            return Err(format!(
+                "the program has {directories} directories, but the group of directories has \
+                 {of_directories} inodes here: have fewer, or raise group_inodes"
+            ));
+        }
         if files + u64::from(directories) > inodes {
             return Err(format!(
                 "the program creates {files} files, but ext3 has {inodes} inodes here: create \

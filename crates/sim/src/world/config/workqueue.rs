@@ -92,12 +92,8 @@ impl Workqueue {
     /// Items in work at once of the pods that share a limit (`wq_update_node_max_active`).
     pub(in crate::world) fn active_max(self, topology: Topology) -> u16 {
         let is_divided = self.limit == ActiveLimit::Socket && self.scope != Scope::System;
-        match self.max_active {
-            None if is_divided => topology.cpus_per_socket,
-            None => topology.cpus(),
-            Some(all) if is_divided => all.div_ceil(topology.sockets).max(all.min(MIN_ACTIVE)),
-            Some(all) => all,
-        }
+        let all = self.max_active.unwrap_or(topology.cpus());
+        if is_divided { all.div_ceil(topology.sockets).max(all.min(MIN_ACTIVE)) } else { all }
     }
 }
 

@@ -123,9 +123,10 @@ impl Devices {
         };
         let after = costs.call(topology.distance(cpu, by.cpu()));
         machine.threads.observers.causes.ended_by_call += 1;
-        let sent = match costs.vm {
-            None => machine.threads.now(),
-            Some(vm) => machine.threads.charge(by.cpu(), vm.exit),
+        let exit = machine.threads.cpus.cost_of_function(machine.threads.now(), cpu);
+        let sent = match exit {
+            Nanos(0) => machine.threads.now(),
+            exit => machine.threads.charge(by.cpu(), exit),
         };
         let called = Interrupt::of(cpu, Action::Called(request));
         self.interrupts.schedule(sent + after, called);

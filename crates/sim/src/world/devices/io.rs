@@ -129,20 +129,23 @@ impl Devices {
             }
         }
         machine.threads.observers.note_idle(machine.threads.clock.now, self.in_flight);
+        // The end of a bio may submit others and run the queues in between.
+        let mut unparked = std::mem::take(&mut self.scratch.unparked);
         for member in &mut self.members {
             let queue = member.block.queue();
             queue.take_done(&mut self.scratch.done);
-            queue.take_unparked(&mut self.scratch.unparked);
+            queue.take_unparked(&mut unparked);
         }
         if let Some(raid) = &mut self.raid {
-            raid.unpark(&mut self.scratch.unparked);
+            raid.unpark(&mut unparked);
         }
         if !self.scratch.done.is_empty() {
             self.end_bios(machine, by);
         }
-        if !self.scratch.unparked.is_empty() {
-            self.bios.wake_parked(&mut machine.threads, &mut self.scratch.unparked);
+        if !unparked.is_empty() {
+            self.bios.wake_parked(&mut machine.threads, &mut unparked);
         }
+        self.scratch.unparked = unparked;
     }
 
     /// The context pays for the elevator's work since the last call.

@@ -184,8 +184,10 @@ impl Devices {
     fn submit_parts(&mut self, machine: &mut Machine<'_>, by: Context, number: u32) -> bool {
         let Some(raid) = &mut self.raid else { return false };
         let parts = raid.parts_of(number);
-        let thread = raid.wholes.get(number).thread;
-        let further = parts.len() as u64 - 1;
+        let Whole { thread, ref bio, flushes, .. } = *raid.wholes.get(number);
+        // Its submitter has paid for the first one.
+        let is_first_stage = flushes || !bio.preflush;
+        let further = parts.len() as u64 - u64::from(is_first_stage);
         let cost = Nanos(machine.config.costs.submit.0 * further);
         match by {
             Context::Thread(_, thread) => machine.threads[thread].defer_cost(cost),

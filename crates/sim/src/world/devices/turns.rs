@@ -79,8 +79,10 @@ impl Devices {
             }
             self.add_traffic(machine, thread, next);
             let deferred = std::mem::take(&mut machine.threads[thread].pending.deferred);
-            let cost = next
-                .map_or(deferred, |next| deferred + self.cost_of_next(machine, cpu, thread, next));
+            let at = machine.threads.now() + deferred;
+            let cost = next.map_or(deferred, |next| {
+                deferred + self.cost_of_next(machine, (cpu, at), thread, next)
+            });
             machine.threads[thread].pending.paid = next;
             if cost > Nanos(0) || next.is_none() {
                 return (cost > Nanos(0)).then_some(Turn::Run(cost));
@@ -91,7 +93,7 @@ impl Devices {
     fn cost_of_next(
         &mut self,
         machine: &Machine<'_>,
-        cpu: CpuId,
+        by: (CpuId, Nanos),
         thread: ThreadId,
         next: Next,
     ) -> Nanos {
@@ -103,8 +105,7 @@ impl Devices {
             Next::Bio => machine.config.costs.submit,
             Next::Step => {
                 let step = machine.threads[thread].pending.todo[0];
-                let at = machine.threads.now();
-                self.cost_of_step(machine.config, (cpu, at), &step)
+                self.cost_of_step(machine.config, by, &step)
             }
         }
     }

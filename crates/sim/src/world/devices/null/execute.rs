@@ -296,10 +296,12 @@ impl Null {
     /// Something is to be done in the softirq of the CPU that submitted the request.
     fn call_cpu(&mut self, machine: &mut Machine<'_>, distance: Distance, what: Softirq) {
         let (Softirq::Request(issue) | Softirq::Original(issue)) = what;
-        machine.threads.spend(machine.config.costs.vm.map_or(Nanos(0), |vm| vm.exit));
+        let called = CpuId(issue.origin.cpu);
+        let exit = machine.threads.cpus.cost_of_function(machine.threads.now(), called);
+        machine.threads.spend(exit);
         let after = machine.config.costs.call(distance);
         let at = machine.threads.now() + after + machine.threads.spent();
-        self.interrupts.schedule(at, Interrupt::Call(CpuId(issue.origin.cpu), what));
+        self.interrupts.schedule(at, Interrupt::Call(called, what));
     }
 
     pub(super) fn run_softirq(&mut self, machine: &mut Machine<'_>, by: Context, what: Softirq) {

@@ -5,6 +5,8 @@ use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_workload::fio::{Fio, Job};
 
 use super::*;
+use crate::fs::FsConfig;
+use crate::fs::ext3::Ext3Config;
 use crate::world::tests::config;
 use crate::world::{Config, DeviceConfig, Event, Observer, run};
 
@@ -130,6 +132,26 @@ fn flush_goes_to_every_member_and_nothing_of_its_write_before_all_have_ended() {
     assert_eq!(flushed, [0, 1, 2], "{order:?}");
     config.raid = None;
     assert_eq!(issued(&config, &options).order, [None, Some(0)]);
+}
+
+/// Commits flush all members before their records, while writers wait for one of few requests.
+#[test]
+fn journal_with_barriers_flushes_all_members_while_writers_wait_for_requests() {
+    let mut config = world(raid(3, 1));
+    let fs = crate::world::tests::config("mq-deadline").fs;
+    let Some(FsConfig::Ext3(ext3)) = fs else { unreachable!("it is ext3") };
+    config.fs = Some(FsConfig::Ext3(Ext3Config { barriers: true, ..ext3 }));
+    config.queue.write_cache = true;
+    config.queue.nr_requests = 2;
+    let words = [("rw", "write"), ("size", "2m"), ("numjobs", "6"), ("number_ios", "40")];
+    for direct in ["0", "1"] {
+        let more = [("fsync", "3"), ("direct", direct)];
+        let issued = issued(&config, &[&words[..], &more].concat());
+        let flushes = |of: u64| issued.order.iter().filter(|one| **one == Some(of)).count();
+        let each = [flushes(0), flushes(1), flushes(2)];
+        // A member with a record has another flush behind it: the device has no FUA.
+        assert!(each.iter().all(|count| *count > 0), "{each:?}");
+    }
 }
 
 fn read_of(raid: &mut Raid, sector: u64) -> (u32, MemberId) {
