@@ -129,8 +129,8 @@ impl Devices {
             }
         }
         machine.threads.observers.note_idle(machine.threads.clock.now, self.in_flight);
-        // The end of a bio may submit others and run the queues in between.
-        let mut unparked = std::mem::take(&mut self.scratch.unparked);
+        // Only these: the end of a bio may run the queues again before the others are woken.
+        let mut unparked = Vec::new();
         for member in &mut self.members {
             let queue = member.block.queue();
             queue.take_done(&mut self.scratch.done);
@@ -139,13 +139,13 @@ impl Devices {
         if let Some(raid) = &mut self.raid {
             raid.unpark(&mut unparked);
         }
+        self.scratch.unparked.append(&mut unparked);
         if !self.scratch.done.is_empty() {
             self.end_bios(machine, by);
         }
-        if !unparked.is_empty() {
-            self.bios.wake_parked(&mut machine.threads, &mut unparked);
+        if !self.scratch.unparked.is_empty() {
+            self.bios.wake_parked(&mut machine.threads, &mut self.scratch.unparked);
         }
-        self.scratch.unparked = unparked;
     }
 
     /// The context pays for the elevator's work since the last call.
