@@ -34,7 +34,9 @@ impl QueueLock {
     fn take(&mut self, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
         let hold = if self.last.replace(cpu) == Some(cpu) { Nanos(0) } else { lines };
         let wait = self.free_at.since(at);
-        self.free_at = at + wait + hold;
+        if hold > Nanos(0) {
+            self.free_at = at + wait + hold;
+        }
         wait + hold
     }
 }
@@ -217,5 +219,9 @@ mod tests {
         // Of many CPUs that take turns, one is served in each 100 ns.
         let last = (0..50).map(|turn| lock.take(Nanos(500), CpuId(turn % 5), lines)).last();
         assert_eq!(last, Some(Nanos(50 * 100)));
+        // The control: without a cost no CPU waits, not even for one that begins later.
+        let mut free = QueueLock::default();
+        assert_eq!(free.take(Nanos(300), CpuId(0), Nanos(0)), Nanos(0));
+        assert_eq!(free.take(Nanos(0), CpuId(1), Nanos(0)), Nanos(0));
     }
 }
