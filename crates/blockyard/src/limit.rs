@@ -228,8 +228,7 @@ impl Load {
         Limit { party: Party::Receiving, saw, change: change.to_owned() }
     }
 
-    /// Before or after a worker: the connection's thread helps the workers instead of waiting for
-    /// them.
+    /// Before or after a worker. A mount's thread helps the workers meanwhile.
     fn waits_for_workers(&self, stage: Stage) -> (Party, &'static str) {
         let pays = self.of(Stage::Cipher) >= CIPHER_FOR_WORKERS_NS;
         match (pays && self.workers_run >= BUSY_THREADS, self.workers) {

@@ -49,7 +49,7 @@ struct Part {
     head: Option<u64>,
 }
 
-/// What a member has to do for the array.
+/// Load of a member, from which the balance of reads chooses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     /// Bios in flight (`nr_pending`).

@@ -54,7 +54,8 @@ impl Transfers {
         self.running = machine.threads.begin_flow(*traffic, socket, Nanos(0));
     }
 
-    /// What follows the running transfer, if it has ended; the next one starts.
+    /// Ends the running transfer if its time has come, and starts the next one. Returns the action
+    /// after the ended transfer.
     fn ended(&mut self, machine: &mut Machine<'_>) -> Option<Then> {
         let running = self.running.filter(|flow| machine.threads.flow_end(*flow).is_none());
         running?;
