@@ -20,7 +20,7 @@
 //! make room: a write pays for the pages that the collection of garbage copies.
 //!
 //! An SSD with several queues takes commands from them in turn (round robin, without a burst), as
-//! soon as it works on fewer than its limit ([`queues`]). Pages of cells with several bits take
+//! soon as it works on fewer than its limit (`queues`). Pages of cells with several bits take
 //! different times to read ([`PageTypes`]).
 //!
 //! Left out: wear, a volatile cache.

@@ -26,7 +26,7 @@
 //! (`read_block_bitmap`). Other metadata is in memory: few inodes, and pointer blocks in repeated
 //! use.
 //!
-//! Creation of a file in a numbered directory may wait too ([`directories`]).
+//! Creation of a file in a numbered directory may wait too (`directories`).
 //!
 //! Released blocks are free after the next commit, or as soon as no others are left.
 //!
