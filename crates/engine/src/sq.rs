@@ -112,6 +112,8 @@ pub enum Place {
     SameCpu,
     /// Any free worker (`WQ_UNBOUND`).
     Unbound,
+    /// Any free worker, in one job with other short ciphers of the same submitter.
+    UnboundBatch,
 }
 
 /// One operation for a world.

@@ -4,12 +4,14 @@
 //! that finds the completions by polling makes no system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blockyard_engine::sq::Cqe;
+use blockyard_engine::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::stages::Timed;
+use crate::stages::{Timed, now};
 
 #[derive(Default)]
 struct Unread {
@@ -25,6 +27,8 @@ struct Unread {
 /// The inbox of one executor.
 pub(crate) struct CompletionQueue {
     unread: Mutex<Unread>,
+    /// Whether there are completions, changed under the lock, for an executor that spins.
+    has_unread: AtomicBool,
     ready: OwnedFd,
 }
 
@@ -40,16 +44,21 @@ pub(crate) struct Taken {
 impl CompletionQueue {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { unread: Mutex::default(), ready }))
+        Ok(Arc::new(Self { unread: Mutex::default(), has_unread: AtomicBool::new(false), ready }))
     }
 
-    /// Adds the completion of a worker; `None` if the worker passed the operation on to a disk.
-    /// `timed` is empty afterwards.
-    pub(crate) fn push_worked(&self, cqe: Option<Cqe>, timed: &mut Vec<Timed>) {
+    /// Adds the completions of a worker's job of some operations; it passed the missing ones on to
+    /// a disk. `cqes` and `timed` are empty afterwards.
+    pub(crate) fn push_worked(
+        &self,
+        cqes: &mut Vec<Cqe>,
+        operations: usize,
+        timed: &mut Vec<Timed>,
+    ) {
         self.push(|unread| {
             unread.timed.append(timed);
-            unread.cqes.extend(cqe);
-            unread.taken.from_workers += 1;
+            unread.cqes.append(cqes);
+            unread.taken.from_workers += operations;
         });
     }
 
@@ -66,6 +75,7 @@ impl CompletionQueue {
     fn push(&self, put: impl FnOnce(&mut Unread)) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         put(&mut unread);
+        self.has_unread.store(true, Ordering::Relaxed);
         if unread.wanted {
             self.signal(&mut unread);
         }
@@ -80,6 +90,7 @@ impl CompletionQueue {
     pub(crate) fn take(&self, out: &mut Vec<Cqe>, timed: &mut Vec<Timed>) -> Taken {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.wanted = false;
+        self.has_unread.store(false, Ordering::Relaxed);
         if std::mem::take(&mut unread.signalled) {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.ready, &mut count);
@@ -87,6 +98,18 @@ impl CompletionQueue {
         out.append(&mut unread.cqes);
         timed.append(&mut unread.timed);
         std::mem::take(&mut unread.taken)
+    }
+
+    /// Waits this long for completions without sleep; returns whether there are some.
+    pub(crate) fn spin(&self, time: Nanos) -> bool {
+        let until = now() + time;
+        while !self.has_unread.load(Ordering::Relaxed) {
+            if now() >= until {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
     }
 
     /// Readable while there are completions, until the next [`CompletionQueue::take`]. Call it
@@ -116,12 +139,12 @@ mod tests {
     #[test]
     fn only_who_asked_before_sleeping_is_woken() {
         let completions = CompletionQueue::new().unwrap();
-        completions.push_worked(None, &mut Vec::new());
+        completions.push_worked(&mut Vec::new(), 1, &mut Vec::new());
         assert!(!is_readable(&completions), "nobody sleeps");
         assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 1);
         completions.ready();
-        completions.push_worked(None, &mut Vec::new());
-        completions.push_worked(None, &mut Vec::new());
+        completions.push_worked(&mut Vec::new(), 1, &mut Vec::new());
+        completions.push_worked(&mut Vec::new(), 1, &mut Vec::new());
         assert!(is_readable(&completions));
         assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
         assert!(!is_readable(&completions));
@@ -130,7 +153,7 @@ mod tests {
     #[test]
     fn who_asks_after_the_answer_does_not_sleep() {
         let completions = CompletionQueue::new().unwrap();
-        completions.push_worked(None, &mut Vec::new());
+        completions.push_worked(&mut Vec::new(), 1, &mut Vec::new());
         completions.ready();
         assert!(is_readable(&completions));
     }

@@ -5,10 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sample, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sample};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::control::Suspend;
-use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::dm::table::Table;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::{Cqe, Sqe};
@@ -29,14 +28,16 @@ use crate::stages::Stage;
 use crate::submitter::Submitter;
 use crate::throttle::{DriverThrottle, SharedThrottle};
 use crate::user_data::UserData;
-use crate::workers::{Busy, Workers};
 
 mod bounce;
+mod load;
 mod parts;
 mod patch;
+mod turn;
 
 pub(crate) use bounce::BounceBudget;
 use bounce::PageShare;
+use load::Watch;
 pub(crate) use parts::Parts;
 pub(crate) use patch::Patch;
 use patch::Patches;
@@ -72,7 +73,7 @@ struct Stability {
 }
 
 /// One shard with its executor.
-// 20 fields: each bio passes all of these parts.
+// 19 fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
@@ -82,11 +83,8 @@ pub(crate) struct Driver {
     executor: Executor,
     /// Lines whose state `status` shows.
     shown: Vec<u16>,
-    /// The load to check before the placement of a bio of at least this length; shorter bios skip
-    /// the check. `None` if the placement does not depend on it.
-    workers: Option<(Arc<Workers>, Sector)>,
-    /// Whether the submitter waits for the last bio, if the bio was that long.
-    long: Option<bool>,
+    /// `None` if the placement of ciphers does not depend on the load.
+    watch: Option<Watch>,
     submitter: Submitter,
     /// Records submissions and ends of bios.
     tracepoint: Tracepoint,
@@ -148,8 +146,7 @@ impl Driver {
             shard: Stack::new(&table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(&parts.bounce),
             executor,
-            workers: parts.workers.clone().zip(parts.asks_load_from),
-            long: None,
+            watch: Watch::new(parts),
             submitter,
             tracepoint: Tracepoint::new(&parts.switch),
             stability: Stability {
@@ -244,9 +241,9 @@ impl Driver {
         assert!(UserData(bio.user).is_plain(), "the upper half of the word is the driver's");
         bio.fua &= !is_planted(Canary::Fua);
         self.name(&mut bio);
-        let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
-        self.long = is_long.then_some(is_awaited);
-        if is_long {
+        let at_workers = self.executor.at_workers();
+        let watch = self.watch.as_mut();
+        if watch.is_some_and(|watch| watch.note(&bio, is_awaited, at_workers)) {
             // Completions since the last call make room.
             self.collect();
         }
@@ -341,20 +338,6 @@ impl Driver {
             }
             self.granted = granted;
             self.advance_patches();
-        }
-    }
-
-    /// Marks this thread as busy until the value is dropped; `None` after a short bio.
-    fn busy(&self) -> Option<Busy> {
-        let (workers, _) = self.workers.as_ref().filter(|_| self.long.is_some())?;
-        Some(workers.busy())
-    }
-
-    /// Reports the load to the shard while this thread is busy; `at_once_bytes` go to the cipher
-    /// now. Does nothing after a short bio.
-    fn look(&mut self, at_once_bytes: u64) {
-        if let (Some((workers, _)), Some(is_awaited)) = (&self.workers, self.long) {
-            self.shard.set_load(Load { at_once_bytes, is_awaited, ..workers.load() });
         }
     }
 
@@ -461,6 +444,7 @@ impl Driver {
 
     /// Ends the plug: call it before waiting.
     pub(crate) fn unplug(&mut self) {
+        self.end_turn();
         loop {
             self.settle();
             self.run_writer();
@@ -557,15 +541,9 @@ impl Driver {
         self.tracepoint.ended(&self.done[from..]);
     }
 
-    /// Bios of this driver always run inline, regardless of length.
-    pub(crate) fn stay_inline(&mut self) {
-        self.workers = None;
-        self.shard.set_load(Load { idle_cpus: 0, ..Load::default() });
-    }
-
     #[inline]
     fn answer(&mut self, now: Nanos) {
-        if self.long.is_some() {
+        if self.is_long() {
             self.look(self.shard.arriving_bytes(&self.cqes));
         }
         for cqe in self.cqes.drain(..) {
@@ -575,6 +553,7 @@ impl Driver {
 
     /// Collects completions and continues their bios.
     pub(crate) fn poll(&mut self) {
+        self.end_turn();
         if self.gate.is_some() {
             self.follow_orders();
             self.pass_held();
@@ -653,11 +632,12 @@ impl Driver {
     /// Sleeps until a completion arrives and continues its bio; requires an empty plug.
     fn sleep_for(&mut self, limit: Option<Duration>) {
         assert!(!self.is_idle(), "a bio is in flight");
-        if self.executor.help() {
-            return self.poll();
+        if self.help() {
+            return;
         }
         let is_held = self.gate.is_some() || self.waits_for_range() || self.is_throttled();
         let waits_outside = limit.is_some() || is_held;
+        self.on_sleep();
         if waits_outside || !self.executor.wait_inside() {
             self.go_on();
             let limit = self.wake_after().into_iter().chain(limit).min();

@@ -7,6 +7,7 @@
 //! are plugged until [`Executor::unplug`], and pass the device's queue ([`crate::disk`]): this
 //! executor's own, or that of the device's thread.
 
+mod batch;
 mod blocking;
 mod buffers;
 mod ciphers;
@@ -29,6 +30,7 @@ use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp, Token};
 use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
+use batch::Batch;
 use blocking::{Blocking, User};
 pub(crate) use buffers::Buffers;
 use handed_over::HandedOver;
@@ -40,7 +42,7 @@ use crate::timers::Timers;
 use crate::workers::{Task, Workers};
 
 /// The executor of one shard.
-// 19 fields: identities of submitters, the ends of the devices' queues, places of operations in
+// 20 fields: identities of submitters, the ends of the devices' queues, places of operations in
 // flight, and vectors that are kept for their memory.
 pub(crate) struct Executor {
     backend: Arc<Backend>,
@@ -59,6 +61,8 @@ pub(crate) struct Executor {
     /// Whether a device has a queue.
     has_queues: bool,
     handed_over: HandedOver,
+    /// Short ciphers for the next job of a worker.
+    batch: Batch,
     /// Wake-ups of the writing thread.
     woken: Vec<Token>,
     /// Io-context of operations without one.
@@ -107,6 +111,7 @@ impl Executor {
             has_queues: !hctxs.iter().all(|hctx| matches!(hctx, Hctx::Bypassed)),
             hctxs,
             handed_over,
+            batch: Batch::default(),
             woken: Vec::new(),
             task: io_context,
             timers: Timers::default(),
@@ -254,6 +259,7 @@ impl Executor {
             self.blocking.take(&mut self.completed);
             self.on_completed(cqes);
         }
+        self.hand_over_batch();
         self.handed_over.take(cqes, &mut self.samples);
         if !self.timers.is_empty() {
             self.timers.take_due(since(self.epoch), cqes);
@@ -288,7 +294,7 @@ impl Executor {
     /// Whether every SQE has completed.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.handed_over.count() + self.woken.len() == 0
+        self.handed_over.count() + self.woken.len() + self.batch.len() == 0
             && self.timers.is_empty()
             && self.blocking.in_flight() == 0
             && (!self.has_queues || self.hctxs.iter().all(Hctx::is_idle))
@@ -304,9 +310,19 @@ impl Executor {
         })
     }
 
+    /// Waits a moment for workers without sleep; returns whether there are completions.
+    pub(crate) fn spin(&self) -> bool {
+        self.handed_over.to_workers > 0 && self.handed_over.spin()
+    }
+
+    /// Number of operations at workers.
+    pub(crate) fn at_workers(&self) -> usize {
+        self.handed_over.to_workers + self.batch.len()
+    }
+
     /// Whether another thread still reads the front end's buffers.
     pub(crate) fn reads_client_buffer(&self) -> bool {
-        self.handed_over.to_workers + self.handed_over.borrowed > 0
+        self.handed_over.to_workers + self.batch.len() + self.handed_over.borrowed > 0
     }
 
     /// Sets whether the submitter has nothing else to do until the following SQEs have ended.
@@ -321,7 +337,7 @@ impl Executor {
 
     /// Whether only [`Blocking`] has operations in flight.
     fn is_all_blocking(&self) -> bool {
-        self.handed_over.count() == 0 && self.timers.is_empty()
+        self.handed_over.count() + self.batch.len() == 0 && self.timers.is_empty()
     }
 
     /// Descriptors that become readable when [`Executor::poll`] has completions.

@@ -49,6 +49,12 @@ pub(crate) fn round_trip_ns() -> u64 {
     *MEASURED.get_or_init(|| measure_round_trip().unwrap_or(USUAL_ROUND_TRIP_NS))
 }
 
+/// Time to wait for work without sleep. Ours: an eighth of a hand-over, so a wait that was in vain
+/// adds little to it.
+pub(crate) fn spin_time() -> Nanos {
+    Nanos(round_trip_ns() / 8)
+}
+
 /// The median of some hand-overs; others were interrupted.
 fn measure_round_trip() -> Option<u64> {
     let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
@@ -63,10 +69,10 @@ fn measure_round_trip() -> Option<u64> {
     for _ in 0..MEASURED_HAND_OVERS {
         std::thread::sleep(MEASURED_PAUSE);
         let token = Token { owner: Owner::Shard, index: 0 };
-        let run: Run = Box::new(move |_| Some(Cqe { token, status: BlkStatus::Ok }));
+        let run: Run = Box::new(move |task| task.cqes.push(Cqe { token, status: BlkStatus::Ok }));
         let completions = Arc::clone(&completions);
         let begun = Instant::now();
-        workers.submit(Job { run, completions: Arc::clone(&completions), len_bytes: 0 }, &mut task);
+        workers.submit(Job::one(run, &completions, 0), &mut task);
         while cqes.is_empty() {
             poll::readable(&[Some(completions.ready())], None).ok()?;
             completions.take(&mut cqes, &mut timed);
@@ -82,6 +88,8 @@ fn measure_round_trip() -> Option<u64> {
 pub(crate) struct Task {
     pub(crate) io_context: IoContext,
     pub(crate) scratch: Scratch,
+    /// Completions of the running job.
+    pub(crate) cqes: Vec<Cqe>,
     /// Spans of the running job.
     timed: Vec<Timed>,
     /// End of the last span, if the job's bio is sampled.
@@ -92,7 +100,7 @@ impl Task {
     pub(crate) fn new() -> Self {
         let io_context = new_io_context();
         let scratch = Scratch::default();
-        Self { io_context, scratch, timed: Vec::new(), timed_until: Nanos(0) }
+        Self { io_context, scratch, cqes: Vec::new(), timed: Vec::new(), timed_until: Nanos(0) }
     }
 
     /// Ends a span of the bio in this stage, now.
@@ -110,25 +118,44 @@ impl Task {
     }
 }
 
-/// Code of a job. Returns `None` if it passed the operation on to a disk. Drops its data before its
-/// completion is signalled: otherwise a waiting executor could be the last user of the volume, and
-/// the workers would wait for themselves.
-type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
+/// Code of a job. Adds a completion to [`Task::cqes`] for each operation that it did not pass on to
+/// a disk. Drops its data before its completion is signalled: otherwise a waiting executor could be
+/// the last user of the volume, and the workers would wait for themselves.
+type Run = Box<dyn FnOnce(&mut Task) + Send>;
 
 /// A job for a worker.
 pub(crate) struct Job {
     pub(crate) run: Run,
     pub(crate) completions: Arc<CompletionQueue>,
+    /// Number of its operations.
+    pub(crate) operations: usize,
     /// Bytes to encrypt or decrypt.
     pub(crate) len_bytes: u64,
+    pub(crate) wake: Wake,
+}
+
+/// When a job wakes a sleeping worker up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// Always: its submitter waits for it.
+    Always,
+    /// If at least so many bytes wait, and no worker is about to look for jobs: its submitter will
+    /// run waiting jobs itself.
+    FromBytes(u64),
 }
 
 impl Job {
     /// Runs it, and subtracts its length from the sum of the bytes in flight.
     fn run(self, task: &mut Task, in_flight_bytes: &AtomicU64) {
-        let answer = (self.run)(task);
+        (self.run)(task);
         in_flight_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
-        self.completions.push_worked(answer, &mut task.timed);
+        self.completions.push_worked(&mut task.cqes, self.operations, &mut task.timed);
+    }
+
+    /// A job of one operation, for which a worker wakes up.
+    pub(crate) fn one(run: Run, completions: &Arc<CompletionQueue>, len_bytes: u64) -> Self {
+        let completions = Arc::clone(completions);
+        Self { run, completions, operations: 1, len_bytes, wake: Wake::Always }
     }
 }
 
@@ -348,7 +375,18 @@ impl Workers {
         let submitters = self.pool.submitters.load(Ordering::Relaxed);
         let fanned_out_bytes = self.pool.unbound.in_flight_bytes();
         let idle_cpus = few(self.pool.cpus.saturating_sub(submitters));
-        Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
+        Load { idle_cpus, fanned_out_bytes, ..Load::default() }
+    }
+
+    /// Whether workers lately had to wait for a CPU that others used.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.pool.unbound.is_crowded(stages::now())
+    }
+
+    /// Behaves as after a wait for a CPU.
+    #[cfg(test)]
+    pub(crate) fn crowd(&self) {
+        self.pool.unbound.note(Nanos(1 << 40), stages::now());
     }
 
     /// Runs the user's oldest unbound job on this idle thread. Returns false if none waits.
@@ -420,12 +458,11 @@ mod tests {
         let mut task = Task::new();
         let (started, runs) = channel();
         let (go_on, release) = channel();
-        let job = |run: Run| Job { run, completions: Arc::clone(&completions), len_bytes: 4096 };
+        let job = |run: Run| Job::one(run, &completions, 4096);
         workers.submit(
             job(Box::new(move |_| {
                 started.send(()).unwrap();
                 release.recv().unwrap();
-                None
             })),
             &mut task,
         );
@@ -434,7 +471,6 @@ mod tests {
         workers.submit(
             job(Box::new(move |_| {
                 here.send(std::thread::current().id()).unwrap();
-                None
             })),
             &mut task,
         );
@@ -461,11 +497,7 @@ mod tests {
             return;
         }
         let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
-        let job = Job {
-            run: Box::new(|_| panic!("a bug")),
-            completions: CompletionQueue::new().unwrap(),
-            len_bytes: 0,
-        };
+        let job = Job::one(Box::new(|_| panic!("a bug")), &CompletionQueue::new().unwrap(), 0);
         workers.submit(job, &mut Task::new());
         // Joining would block; the thread ends with its panic.
         drop(workers);

@@ -47,7 +47,7 @@ const SIZE_BYTES: u64 = 64 << 20;
 const CIPHER: &str = "aes-xts-plain64";
 
 /// Pipelines beside `adaptive`: variants of 2015, and Linux today.
-const KERNEL_LIKE: [&str; 5] = ["A", "E", "F", "G", "linux-today"];
+const KERNEL_LIKE: [&str; 6] = ["inline", "A", "E", "F", "G", "linux-today"];
 
 type Error = Box<dyn std::error::Error>;
 

@@ -17,13 +17,15 @@ use crate::stages::StageStats;
 use crate::workers::Workers;
 
 /// All parts that a driver needs, each from another module.
-// 13 fields: each is one part.
+// 14 fields: each is one part.
 pub(crate) struct Parts {
     pub(crate) table: LoadedTable,
     pub(crate) backend: Arc<Backend>,
     pub(crate) workers: Option<Arc<Workers>>,
     /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.
     pub(crate) asks_load_from: Option<Sector>,
+    /// Bytes of short requests together that pay for a hand-over; `None` if they never do.
+    pub(crate) batches_from_bytes: Option<u64>,
     pub(crate) bounce: Arc<BounceBudget>,
     /// Io-context of the thread that submits encrypted writes; connections take turns as that
     /// thread.

@@ -217,7 +217,7 @@ impl Driver {
     /// Submits a bio without a claim.
     fn submit_for_patch(&mut self, mut bio: Bio) {
         self.name(&mut bio);
-        self.long = None;
+        self.forget_long();
         self.pass(bio);
     }
 

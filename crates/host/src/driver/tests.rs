@@ -12,6 +12,8 @@ use blockyard_engine::dm::crypt::pipeline::{PRESETS, find};
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::pages::ALLOCATORS;
 
+mod batches;
+
 use super::*;
 use crate::cpus;
 use crate::file::{Access, DeviceFile};

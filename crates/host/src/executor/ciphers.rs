@@ -6,6 +6,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, Place, Sqe, SqeOp};
 
+use super::batch::Work;
 use super::hctx::{Hctx, named};
 use super::{Executor, time_of};
 use crate::backend::Backend;
@@ -14,7 +15,7 @@ use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::stages::{Stage, Timed};
 use crate::sync_io::write_memory;
-use crate::workers::{Job, Task};
+use crate::workers::{Job, Task, Wake};
 
 impl Executor {
     /// Runs a cipher between two buffers, here or on a worker.
@@ -29,6 +30,11 @@ impl Executor {
                 // same or disjoint, as the engine promises.
                 unsafe { run.into_memory(&self.backend, src, dst) };
                 Some(BlkStatus::Ok)
+            }
+            Place::UnboundBatch => {
+                let src = Address(src.cast_mut());
+                self.gather(sqe, Work::Crypt { run, src, dst });
+                None
             }
             Place::SameCpu | Place::Unbound => {
                 let src = Address(src.cast_mut());
@@ -81,6 +87,10 @@ impl Executor {
                 // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; the scratch
                 // memory belongs to this thread.
                 Some(unsafe { fused.execute(&self.backend, scratch, &mut Calls::Untimed) })
+            }
+            Place::UnboundBatch => {
+                self.gather(first, Work::Fused(fused));
+                None
             }
             Place::SameCpu | Place::Unbound => {
                 self.hand_over(place, first, run.len_bytes, move |backend, task| {
@@ -210,14 +220,19 @@ impl Executor {
             run: Box::new(move |task| {
                 task.timed_until = handed_over;
                 task.lap(sample, Stage::CipherWait);
-                run(&backend, task)
+                let cqe = run(&backend, task);
+                task.cqes.extend(cqe);
             }),
             completions: Arc::clone(completions),
+            operations: 1,
             len_bytes: len_bytes as u64,
+            wake: Wake::Always,
         };
         match place {
             Place::SameCpu => workers.submit_here(job, &mut self.helper),
-            Place::Inline | Place::Unbound => workers.submit(job, &mut self.helper),
+            Place::Inline | Place::Unbound | Place::UnboundBatch => {
+                workers.submit(job, &mut self.helper);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use blockyard_engine::sq::Cqe;
 
 use crate::completions::CompletionQueue;
 use crate::stages::{Samples, Timed};
+use crate::workers::spin_time;
 
 /// The operations of one executor on other threads, and their completions.
 pub(super) struct HandedOver {
@@ -42,6 +43,11 @@ impl HandedOver {
         self.to_workers -= taken.from_workers;
         self.to_devices -= taken.from_devices;
         self.borrowed -= taken.borrowed;
+    }
+
+    /// Waits a moment for completions without sleep; returns whether there are some.
+    pub(super) fn spin(&self) -> bool {
+        self.completions.as_ref().is_some_and(|completions| completions.spin(spin_time()))
     }
 
     /// Descriptor that becomes readable when there are completions.

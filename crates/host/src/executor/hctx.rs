@@ -128,6 +128,9 @@ impl Executor {
     /// Ends the plug: plugged bios go to the devices.
     #[inline]
     pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
+        if self.batch.len() > 0 {
+            self.hand_over_batch();
+        }
         if self.has_queues {
             self.unplug_all(cqes);
         }

@@ -212,7 +212,7 @@ impl Transmission {
             if self.closing && self.open_requests() == 0 {
                 return Ok(());
             }
-            if !self.has_work() {
+            if !self.has_work() && !self.driver.help() {
                 self.wait()?;
             }
         }
@@ -541,6 +541,7 @@ impl Transmission {
 
     /// Waits for work.
     fn wait(&mut self) -> Result<(), Ended> {
+        self.driver.on_sleep();
         let can_receive = self.takes_requests() && !self.driver.reads_client_buffer();
         if self.driver.is_idle() {
             // A request without anything in flight, parked or held would wait forever.

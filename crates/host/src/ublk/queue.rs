@@ -246,7 +246,7 @@ impl Queue {
                 self.driver.end_requests();
             }
             self.ring.submit();
-            if self.tags > 0 && !self.has_work() {
+            if self.tags > 0 && !self.has_work() && !self.driver.help() {
                 self.sleep();
             }
         }
@@ -303,6 +303,7 @@ impl Queue {
 
     /// Sleeps until the kernel has a request, or the device has ended one.
     fn sleep(&mut self) {
+        self.driver.on_sleep();
         let [ring, workers, gate, ranges] = self.driver.wake_sources();
         let gate = gate.or_else(|| self.driver.resumed());
         let sources = [Some(self.ring.as_fd()), ring, workers, gate, ranges];

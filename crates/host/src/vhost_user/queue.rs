@@ -361,7 +361,7 @@ impl<'a> QueueThread<'a> {
             if self.may_end() {
                 return self.fault.take().map_or(Ok(()), |fault| Err(fault.into()));
             }
-            if !self.has_work() {
+            if !self.has_work() && !self.driver.help() {
                 self.wait()?;
             }
         }
@@ -510,6 +510,7 @@ impl<'a> QueueThread<'a> {
 
     /// Sleeps until a kick, an order, or the device.
     fn sleep(&mut self) -> Result<(), Fault> {
+        self.driver.on_sleep();
         let fetches = self.may_fetch();
         if fetches && self.ring.arm() {
             self.ring.disarm();

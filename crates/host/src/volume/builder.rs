@@ -238,6 +238,7 @@ impl<'a> Builder<'a> {
             stage_stats: Arc::new(StageStats::new(sample_every, workers_busy)),
             workers,
             asks_load_from: self.placement.asks_load_from,
+            batches_from_bytes: self.placement.batches_from_bytes,
             writer: new_io_context(),
             ranges,
             gate,

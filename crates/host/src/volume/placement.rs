@@ -21,7 +21,7 @@ use crate::pages::BounceChoice;
 use crate::workers::{WorkerConfig, Workers, round_trip_ns};
 
 /// A cipher that is faster than a hand-over even for this length needs no worker.
-const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
+const FAN_OUT_MAX_BYTES: u64 = 2 << 20;
 /// Minimum length of parts in the relevant cases: a piece of I/O.
 const PART_BYTES: u64 = 64 << 10;
 
@@ -35,6 +35,8 @@ pub(super) struct Placement {
     pub(super) fans_out_pieces: bool,
     /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.
     pub(super) asks_load_from: Option<Sector>,
+    /// Bytes of short requests together that pay for a hand-over.
+    pub(super) batches_from_bytes: Option<u64>,
 }
 
 impl Placement {
@@ -137,6 +139,9 @@ impl Builder<'_> {
         let asks_from = adaptive.asks_load_from_bytes().map(Sector::holding);
         self.placement.asks_load_from =
             self.placement.asks_load_from.into_iter().chain(asks_from).min();
+        let batches_from = fan_out_min_bytes.map(u64::from);
+        self.placement.batches_from_bytes =
+            self.placement.batches_from_bytes.into_iter().chain(batches_from).min();
         Ok(Choice::Adaptive(adaptive))
     }
 }

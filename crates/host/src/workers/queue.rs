@@ -8,13 +8,19 @@
 //! A volume with many jobs delays the job of another one by at most a job of each volume.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::time::Nanos;
 
-use super::{Job, Task};
+use super::{Job, Task, Wake, spin_time};
 use crate::stages::now;
+
+/// A worker that takes longer for a batch, or to wake up, has no CPU. Ours: both take less than a
+/// tenth of it, and the kernel takes a CPU away for three milliseconds or more.
+const CROWDED_FROM: Nanos = Nanos(1_000_000);
+/// Time for which batches then stay with their submitters. Ours: a few time slices.
+const CROWDED_FOR: Nanos = Nanos(20_000_000);
 
 /// Jobs for one or several workers.
 #[derive(Default)]
@@ -23,6 +29,10 @@ pub(super) struct Queue {
     more: Condvar,
     /// Bytes of its jobs, running ones included.
     in_flight_bytes: AtomicU64,
+    /// Number of waiting jobs, changed under the lock, for workers that spin.
+    waiting: AtomicUsize,
+    /// Time until which batches stay with their submitters.
+    crowded_until: AtomicU64,
 }
 
 #[derive(Default)]
@@ -31,6 +41,12 @@ struct Jobs {
     users: Vec<UserJobs>,
     /// Users in the order of their turns.
     turns: VecDeque<usize>,
+    /// Bytes of waiting jobs.
+    waiting_bytes: u64,
+    /// Number of workers that look for a job without sleep.
+    spinning: usize,
+    /// Time of the call to a worker for batches that has not come yet.
+    called: Option<Nanos>,
     /// Number of workers that wait for a job; only these are woken.
     sleeping: usize,
     /// Time in which workers waited for a job, whose wait has ended.
@@ -53,12 +69,26 @@ impl Jobs {
         if self.users.len() <= user {
             self.users.resize_with(user + 1, UserJobs::default);
         }
+        self.waiting_bytes += job.len_bytes;
         let own = &mut self.users[user];
         own.jobs.push_back(job);
         if !own.has_turn {
             own.has_turn = true;
             self.turns.push_back(user);
         }
+    }
+
+    /// Whether a sleeping worker is to be woken for the waiting jobs, of which one has this wish.
+    fn wakes(&mut self, wake: Wake) -> bool {
+        if self.sleeping == 0 {
+            return false;
+        }
+        let Wake::FromBytes(bytes) = wake else { return true };
+        let wakes = self.called.is_none() && self.spinning == 0 && self.waiting_bytes >= bytes;
+        if wakes {
+            self.called = Some(now());
+        }
+        wakes
     }
 
     /// The oldest job of the user whose turn it is.
@@ -87,8 +117,10 @@ impl Queue {
     pub(super) fn put(&self, user: usize, job: Job) {
         self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
         let mut jobs = self.lock();
+        let wake = job.wake;
         jobs.push(user, job);
-        let wakes = jobs.sleeping > 0;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let wakes = jobs.wakes(wake);
         drop(jobs);
         if wakes {
             self.more.notify_one();
@@ -103,7 +135,8 @@ impl Queue {
 
     /// Runs the oldest job of a user. Returns false if none waits.
     pub(super) fn help(&self, user: usize, task: &mut Task) -> bool {
-        let job = self.lock().users.get_mut(user).and_then(|own| own.jobs.pop_front());
+        let pop = |jobs: &mut Jobs| jobs.users.get_mut(user)?.jobs.pop_front();
+        let job = self.take(&mut self.lock(), pop);
         job.map(|job| job.run(task, &self.in_flight_bytes)).is_some()
     }
 
@@ -122,24 +155,82 @@ impl Queue {
     /// Runs jobs until the end.
     pub(super) fn work(&self) {
         let mut task = Task::new();
-        let mut waiting = self.lock();
+        let mut jobs = self.lock();
         loop {
-            if let Some(job) = waiting.pop() {
-                drop(waiting);
-                job.run(&mut task, &self.in_flight_bytes);
-                waiting = self.lock();
-            } else if waiting.stopping {
+            if let Some(job) = self.take(&mut jobs, Jobs::pop) {
+                let wakes = jobs.wakes(job.wake);
+                drop(jobs);
+                if wakes {
+                    self.more.notify_one();
+                }
+                self.run_timed(job, &mut task);
+                jobs = self.lock();
+            } else if jobs.stopping {
                 return;
             } else {
-                let since = now();
-                waiting.sleeping += 1;
-                waiting.asleep_since = waiting.asleep_since + since;
-                waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                waiting.sleeping -= 1;
-                waiting.asleep_since = waiting.asleep_since.since(since);
-                waiting.slept = waiting.slept + now().since(since);
+                jobs = self.sleep(jobs);
             }
         }
+    }
+
+    /// Runs a job; after a batch, waits a moment for the next.
+    fn run_timed(&self, job: Job, task: &mut Task) {
+        if job.wake == Wake::Always {
+            return job.run(task, &self.in_flight_bytes);
+        }
+        let begun = now();
+        job.run(task, &self.in_flight_bytes);
+        let ended = now();
+        self.note(ended.since(begun), ended);
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            self.lock().spinning += 1;
+            self.spin();
+            self.lock().spinning -= 1;
+        }
+    }
+
+    /// Sleeps until there may be a job.
+    fn sleep<'a>(&'a self, mut jobs: MutexGuard<'a, Jobs>) -> MutexGuard<'a, Jobs> {
+        let since = now();
+        jobs.sleeping += 1;
+        jobs.asleep_since = jobs.asleep_since + since;
+        jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        let now = now();
+        if let Some(called) = jobs.called.take() {
+            self.note(now.since(called), now);
+        }
+        jobs.sleeping -= 1;
+        jobs.asleep_since = jobs.asleep_since.since(since);
+        jobs.slept = jobs.slept + now.since(since);
+        jobs
+    }
+
+    /// Takes a job out of the waiting ones.
+    fn take(&self, jobs: &mut Jobs, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<Job> {
+        let job = pop(jobs)?;
+        jobs.waiting_bytes -= job.len_bytes;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(job)
+    }
+
+    /// Waits a moment for a job without sleep.
+    fn spin(&self) {
+        let until = now() + spin_time();
+        while self.waiting.load(Ordering::Relaxed) == 0 && now() < until {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Notes that a worker has had no CPU, if it took so long.
+    pub(super) fn note(&self, took: Nanos, now: Nanos) {
+        if took > CROWDED_FROM {
+            self.crowded_until.store((now + CROWDED_FOR).0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether workers lately had to wait for a CPU.
+    pub(super) fn is_crowded(&self, now: Nanos) -> bool {
+        now.0 < self.crowded_until.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Jobs> {
@@ -155,7 +246,7 @@ mod tests {
     /// A job of a length that names it.
     fn job(len_bytes: u64) -> Job {
         let completions = CompletionQueue::new().unwrap();
-        Job { run: Box::new(|_| None), completions, len_bytes }
+        Job::one(Box::new(|_| ()), &completions, len_bytes)
     }
 
     #[test]
@@ -170,6 +261,42 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| jobs.pop()).map(|job| job.len_bytes).collect();
         assert_eq!(order, [1, 21, 11, 2, 22, 3, 4]);
         assert!(jobs.turns.is_empty());
+    }
+
+    fn batch(len_bytes: u64) -> Job {
+        Job { wake: Wake::FromBytes(64), ..job(len_bytes) }
+    }
+
+    #[test]
+    fn batches_call_one_worker_at_a_time_and_none_for_little_work() {
+        let mut jobs = Jobs { sleeping: 3, ..Jobs::default() };
+        let put = |jobs: &mut Jobs, job: Job| {
+            let wake = job.wake;
+            jobs.push(0, job);
+            jobs.wakes(wake)
+        };
+        assert!(!put(&mut jobs, batch(32)), "its submitter takes it");
+        assert!(put(&mut jobs, batch(32)));
+        assert!(!put(&mut jobs, batch(32)), "a worker comes");
+        assert!(put(&mut jobs, job(1)), "somebody waits for this one");
+        jobs.called = None;
+        jobs.spinning = 1;
+        assert!(!put(&mut jobs, batch(32)), "a worker looks");
+        jobs.spinning = 0;
+        assert!(put(&mut jobs, batch(32)), "the one that came is busy");
+        jobs.sleeping = 0;
+        assert!(!put(&mut jobs, job(1)));
+    }
+
+    #[test]
+    fn worker_without_a_cpu_keeps_batches_with_their_submitters() {
+        let queue = Queue::default();
+        let noticed = Nanos(1);
+        queue.note(CROWDED_FROM, noticed);
+        assert!(!queue.is_crowded(noticed));
+        queue.note(CROWDED_FROM + Nanos(1), noticed);
+        assert!(queue.is_crowded(noticed));
+        assert!(!queue.is_crowded(noticed + CROWDED_FOR), "that was long ago");
     }
 
     #[test]

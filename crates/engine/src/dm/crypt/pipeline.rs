@@ -182,6 +182,9 @@ pub struct Load {
     pub fanned_out_bytes: u64,
     /// Bytes that go to the cipher together: those of a bio, or of all reads with arrived data.
     pub at_once_bytes: u64,
+    /// Bytes of the short requests that their submitter has in flight together, if it has been busy
+    /// with such requests for longer than a hand-over takes; otherwise 0.
+    pub together_bytes: u64,
     /// Whether these are the only requests, and their submitter does nothing but wait for them.
     pub is_awaited: bool,
 }
@@ -189,7 +192,13 @@ pub struct Load {
 impl Default for Load {
     /// The default without information: every worker has an idle CPU.
     fn default() -> Self {
-        Self { idle_cpus: u16::MAX, fanned_out_bytes: 0, at_once_bytes: 0, is_awaited: false }
+        Self {
+            idle_cpus: u16::MAX,
+            fanned_out_bytes: 0,
+            at_once_bytes: 0,
+            together_bytes: 0,
+            is_awaited: false,
+        }
     }
 }
 
@@ -225,6 +234,13 @@ impl Facts {
         pays && fanned_out_bytes + len_bytes <= room_bytes
     }
 
+    /// Whether the short part goes to a worker together with others.
+    fn is_batched(&self, least_bytes: u32) -> bool {
+        let Load { idle_cpus, together_bytes, .. } = self.load;
+        let is_short = u64::from(self.len_bytes) < u64::from(least_bytes).min(AWAKE_MIN_BYTES);
+        is_short && idle_cpus > 0 && together_bytes >= TOGETHER_MIN_BYTES
+    }
+
     fn at_once_bytes(&self) -> u64 {
         self.load.at_once_bytes.max(u64::from(self.len_bytes))
     }
@@ -237,6 +253,10 @@ impl Facts {
 
 /// Bytes that pay for a hand-over to an awake worker, on any machine.
 const AWAKE_MIN_BYTES: u64 = 16 << 10;
+
+/// Bytes in flight together from which short parts go to workers: two batches, one for a worker and
+/// one for the submitter.
+pub const TOGETHER_MIN_BYTES: u64 = 64 << 10;
 
 /// Longest part that can be fanned out, in multiples of the least one that pays. Ours, measured
 /// with a lone request of 1 MiB on 4 and 16 CPUs (docs/cores.md): shorter parts take more CPU time,
@@ -282,8 +302,11 @@ impl Choice {
             Self::Fixed(pipeline) => return pipeline,
             Self::Adaptive(adaptive) => adaptive,
         };
-        let fans_out = fan_out_min_bytes.is_some_and(|least_bytes| facts.fans_out(least_bytes));
-        let place = if fans_out { Place::Unbound } else { Place::Inline };
+        let place = match fan_out_min_bytes {
+            Some(least_bytes) if facts.is_batched(least_bytes) => Place::UnboundBatch,
+            Some(least_bytes) if facts.fans_out(least_bytes) => Place::Unbound,
+            _ => Place::Inline,
+        };
         let submit = match (seeks, place) {
             (true, _) => Submit::Thread(Order::Sorted),
             (false, Place::Inline) if queues || !facts.is_cut() => Submit::WhereEncrypted,
@@ -354,7 +377,9 @@ impl Decisions {
         };
         match place {
             Place::Inline => self.inline.count(len_bytes),
-            Place::SameCpu | Place::Unbound => self.fanned_out.count(len_bytes),
+            Place::SameCpu | Place::Unbound | Place::UnboundBatch => {
+                self.fanned_out.count(len_bytes);
+            }
         }
         if submit == Submit::Thread(Order::Sorted) {
             self.sorted.count(len_bytes);
@@ -477,6 +502,19 @@ mod tests {
         let mut load = Load { fanned_out_bytes: u64::from(LEAST), ..Load::default() };
         assert_eq!(place(&mut load, 4096), Place::Inline);
         assert_eq!(place(&mut load, 16_384), Place::Unbound);
+    }
+
+    #[test]
+    fn short_requests_of_a_steady_load_go_to_workers_while_a_cpu_is_idle() {
+        let load = Load { idle_cpus: 1, together_bytes: TOGETHER_MIN_BYTES, ..Load::default() };
+        let of = |load: Load, len_bytes| place(&mut { load }, len_bytes);
+        assert_eq!(of(load, 4096), Place::UnboundBatch);
+        assert_eq!(of(load, 16_384), Place::Inline, "it is not short");
+        assert_eq!(of(Load { idle_cpus: 0, ..load }, 4096), Place::Inline);
+        let few = Load { together_bytes: TOGETHER_MIN_BYTES - 1, ..load };
+        assert_eq!(of(few, 4096), Place::Inline);
+        let facts = Facts { len_bytes: 4096, load };
+        assert_eq!(adaptive(None, false).decide(&facts).read, Place::Inline, "no worker");
     }
 
     /// A hand-over takes as long as the cipher for four of these parts.

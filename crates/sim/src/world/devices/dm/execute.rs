@@ -69,7 +69,7 @@ impl Mapped {
     fn pool_of(&self, place: Place, cpu: CpuId) -> PoolId {
         match place {
             Place::SameCpu => self.pools.bound(cpu),
-            Place::Unbound | Place::Inline => self.pools.unbound(cpu),
+            Place::Unbound | Place::UnboundBatch | Place::Inline => self.pools.unbound(cpu),
         }
     }
 
