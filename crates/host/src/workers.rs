@@ -188,7 +188,6 @@ struct Pool {
     /// Number of the pool, which no other running pool of this process has.
     id: usize,
     cpus: usize,
-    started: Nanos,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
     /// Users that exist, by their number.
@@ -243,7 +242,6 @@ impl Pool {
             numbers,
             id: take_lowest(&mut numbers_of_pools()),
             cpus: cpus.len(),
-            started: stages::now(),
             submitters: AtomicUsize::new(0),
             users: Mutex::default(),
         }
@@ -286,9 +284,7 @@ impl Pool {
     /// Time in which the threads had jobs, all of them together, since they started.
     fn busy(&self) -> Nanos {
         let queues = self.bound.iter().map(|(_, queue)| queue).chain([&self.unbound]);
-        let slept: u64 = queues.map(|queue| queue.slept().0).sum();
-        let all = stages::now().since(self.started).0 * self.threads.len() as u64;
-        Nanos(all).since(Nanos(slept))
+        Nanos(queues.map(|queue| queue.worked().0).sum())
     }
 
     /// Usage of the threads since they started.
@@ -446,9 +442,42 @@ fn spawn(
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Output};
     use std::sync::mpsc::channel;
 
+    use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit, waitpid};
+
     use super::*;
+
+    const STACK_BYTES: u64 = 64 << 20;
+
+    /// Runs a test again, as a process without other tests and with large stacks. `None` in that
+    /// process.
+    fn run_alone(test: &str) -> Option<Output> {
+        const IS_ALONE: &str = "BLOCKYARD_TEST_OF_WORKERS_IS_ALONE";
+        if std::env::var_os(IS_ALONE).is_some() {
+            return None;
+        }
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        alone.args([&format!("workers::tests::{test}"), "--exact"]);
+        alone.env(IS_ALONE, "1").env("RUST_MIN_STACK", STACK_BYTES.to_string());
+        Some(alone.output().unwrap())
+    }
+
+    fn assert_passed(alone: &Output) {
+        let said = String::from_utf8_lossy(&alone.stdout);
+        assert!(alone.status.success() && said.contains("1 passed"), "{alone:?}");
+    }
+
+    fn wait_for_a_job_of(workers: &Workers) {
+        let (done, wait) = channel();
+        let run: Run = Box::new(move |_| {
+            done.send(()).unwrap();
+        });
+        let completions = CompletionQueue::new().unwrap();
+        workers.submit(Job::one(run, &completions, 0), &mut Task::new());
+        wait.recv().unwrap();
+    }
 
     /// The only worker is busy, and another job waits: an idle thread takes it.
     #[test]
@@ -487,13 +516,10 @@ mod tests {
     /// The test runs itself again as a child process, whose worker panics.
     #[test]
     fn worker_that_panics_ends_the_process_and_keeps_nobody_waiting() {
-        const IS_CHILD: &str = "BLOCKYARD_TEST_WORKER_PANICS";
-        let name = "workers::tests::worker_that_panics_ends_the_process_and_keeps_nobody_waiting";
-        if std::env::var_os(IS_CHILD).is_none() {
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            let ended = child.args([name, "--exact"]).env(IS_CHILD, "1").output().unwrap().status;
-            let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
-            assert_eq!(signal, Some(libc::SIGABRT), "{ended}");
+        let name = "worker_that_panics_ends_the_process_and_keeps_nobody_waiting";
+        if let Some(alone) = run_alone(name) {
+            let signal = std::os::unix::process::ExitStatusExt::signal(&alone.status);
+            assert_eq!(signal, Some(libc::SIGABRT), "{alone:?}");
             return;
         }
         let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
@@ -521,6 +547,71 @@ mod tests {
         assert_eq!((third.user, third.pool()), (freed, pool));
         drop((second, third));
         assert!(threads.upgrade().is_none());
+    }
+
+    /// The address space has room for the stack of one more thread.
+    #[test]
+    fn pool_that_lacks_threads_is_not_shared_and_the_next_volume_tries_again() {
+        let name = "pool_that_lacks_threads_is_not_shared_and_the_next_volume_tries_again";
+        if let Some(alone) = run_alone(name) {
+            return assert_passed(&alone);
+        }
+        let before = getrlimit(Resource::As);
+        let limit = |current| setrlimit(Resource::As, Rlimit { current, ..before }).unwrap();
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split_whitespace().next().unwrap().parse().unwrap();
+        let used_bytes = pages * rustix::param::page_size() as u64;
+        limit(Some(used_bytes + STACK_BYTES * 3 / 2));
+        let config = WorkerConfig { unbound: 2, bound: false };
+        let first = Workers::shared(config);
+        limit(before.current);
+        assert_eq!(first.usage().1, 1);
+        wait_for_a_job_of(&first);
+        let [second, third] = [(); 2].map(|()| Workers::shared(config));
+        assert_eq!(second.usage().1, 2);
+        assert_eq!(second.pool(), third.pool());
+    }
+
+    /// A volume is open, and a thread that opens another is about to number its new pool.
+    #[test]
+    fn child_after_a_fork_waits_for_no_thread_of_its_parent_and_gets_workers_of_its_own() {
+        let name =
+            "child_after_a_fork_waits_for_no_thread_of_its_parent_and_gets_workers_of_its_own";
+        if let Some(alone) = run_alone(name) {
+            return assert_passed(&alone);
+        }
+        let [opened, opening] = [2, 3].map(|unbound| WorkerConfig { unbound, bound: false });
+        let workers = Workers::shared(opened);
+        let numbers = numbers_of_pools();
+        let starts = std::thread::spawn(move || drop(Workers::shared(opening)));
+        while !threads_of_this_process().any(|name| name == "crypt/u:2") {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child calls what a child of a program with threads calls that opens a volume.
+        // Its allocator works: the C library unlocks it in the child.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let _guard = threads::AbortOnPanic;
+            // SAFETY: the call touches no memory. Its signal ends a child that waits for ever.
+            unsafe { libc::alarm(20) };
+            drop(numbers);
+            for config in [opened, opening] {
+                wait_for_a_job_of(&Workers::shared(config));
+            }
+            process::exit_now(0);
+        }
+        drop(numbers);
+        let child = Pid::from_raw(child).expect("a child");
+        let (_, ended) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(ended.exit_status(), Some(0), "{ended:?}");
+        starts.join().unwrap();
+        wait_for_a_job_of(&workers);
+    }
+
+    fn threads_of_this_process() -> impl Iterator<Item = String> {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+        threads.filter_map(move |thread| Some(name(thread.ok()?).ok()?.trim().to_string()))
     }
 
     #[test]

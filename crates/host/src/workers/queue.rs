@@ -49,10 +49,12 @@ struct Jobs {
     called: Option<Nanos>,
     /// Number of workers that wait for a job; only these are woken.
     sleeping: usize,
-    /// Time in which workers waited for a job, whose wait has ended.
-    slept: Nanos,
-    /// Sum of the starts of the waits that have not ended.
-    asleep_since: Nanos,
+    /// Number of workers that do not wait.
+    awake: usize,
+    /// Sum of the times since which these are awake.
+    awake_since: Nanos,
+    /// Time in which workers were awake, until they began to wait.
+    worked: Nanos,
     stopping: bool,
 }
 
@@ -65,6 +67,21 @@ struct UserJobs {
 }
 
 impl Jobs {
+    /// A worker has begun, or waits no more. Returns the time.
+    fn awakes(&mut self) -> Nanos {
+        let since = now();
+        self.awake += 1;
+        self.awake_since = self.awake_since + since;
+        since
+    }
+
+    /// A worker that is awake since then begins to wait.
+    fn falls_asleep(&mut self, since: Nanos) {
+        self.awake -= 1;
+        self.awake_since = self.awake_since.since(since);
+        self.worked = self.worked + now().since(since);
+    }
+
     fn push(&mut self, user: usize, job: Job) {
         if self.users.len() <= user {
             self.users.resize_with(user + 1, UserJobs::default);
@@ -140,11 +157,11 @@ impl Queue {
         job.map(|job| job.run(task, &self.in_flight_bytes)).is_some()
     }
 
-    /// Time in which its workers waited for a job, all of them together, until now.
-    pub(super) fn slept(&self) -> Nanos {
+    /// Time in which its workers did not wait for a job, all of them together, until now.
+    pub(super) fn worked(&self) -> Nanos {
         let jobs = self.lock();
-        let until_now = Nanos(now().0 * jobs.sleeping as u64);
-        jobs.slept + until_now.since(jobs.asleep_since)
+        let until_now = Nanos(now().0 * jobs.awake as u64);
+        jobs.worked + until_now.since(jobs.awake_since)
     }
 
     pub(super) fn stop(&self) {
@@ -156,6 +173,7 @@ impl Queue {
     pub(super) fn work(&self) {
         let mut task = Task::new();
         let mut jobs = self.lock();
+        let mut awake_since = jobs.awakes();
         loop {
             if let Some(job) = self.take(&mut jobs, Jobs::pop) {
                 let wakes = jobs.wakes(job.wake);
@@ -168,7 +186,9 @@ impl Queue {
             } else if jobs.stopping {
                 return;
             } else {
+                jobs.falls_asleep(awake_since);
                 jobs = self.sleep(jobs);
+                awake_since = jobs.awakes();
             }
         }
     }
@@ -191,17 +211,13 @@ impl Queue {
 
     /// Sleeps until there may be a job.
     fn sleep<'a>(&'a self, mut jobs: MutexGuard<'a, Jobs>) -> MutexGuard<'a, Jobs> {
-        let since = now();
         jobs.sleeping += 1;
-        jobs.asleep_since = jobs.asleep_since + since;
         jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        let now = now();
+        jobs.sleeping -= 1;
         if let Some(called) = jobs.called.take() {
+            let now = now();
             self.note(now.since(called), now);
         }
-        jobs.sleeping -= 1;
-        jobs.asleep_since = jobs.asleep_since.since(since);
-        jobs.slept = jobs.slept + now.since(since);
         jobs
     }
 
@@ -240,6 +256,10 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::spin_loop;
+    use std::sync::mpsc::channel;
+
+    use super::super::{Pool, WorkerConfig, Workers};
     use super::*;
     use crate::completions::CompletionQueue;
 
@@ -316,5 +336,82 @@ mod tests {
         assert_eq!(order, [7, 8]);
         drop(jobs);
         assert_eq!(queue.in_flight_bytes(), 15);
+    }
+
+    fn wait_until_all_sleep(pool: &Pool) {
+        let queues = || pool.bound.iter().map(|(_, queue)| queue).chain([&pool.unbound]);
+        while queues().map(|queue| queue.lock().sleeping).sum::<usize>() < pool.threads.len() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The busy time at some time between two of the clock.
+    struct Reading {
+        from: Nanos,
+        busy: Nanos,
+        to: Nanos,
+    }
+
+    /// The busy time between two readings.
+    struct Growth {
+        busy: Nanos,
+        /// Time between the readings, at least and at most.
+        least: Nanos,
+        most: Nanos,
+    }
+
+    const PHASE: Nanos = Nanos(5_000_000);
+
+    impl Reading {
+        fn of(pool: &Pool) -> Self {
+            Self { from: now(), busy: pool.busy(), to: now() }
+        }
+
+        fn after_a_phase(pool: &Pool) -> Self {
+            let begun = now();
+            while now().since(begun) < PHASE {
+                spin_loop();
+            }
+            Self::of(pool)
+        }
+
+        fn until(&self, later: &Self) -> Growth {
+            let busy = later.busy.since(self.busy);
+            let least = later.from.since(self.to);
+            let most = later.to.since(self.from);
+            Growth { busy, least, most }
+        }
+    }
+
+    #[test]
+    fn pool_is_busy_with_the_jobs_that_its_workers_hold_and_not_while_they_sleep() {
+        let workers = Workers::start(WorkerConfig { unbound: 2, bound: true });
+        let pool = &*workers.pool;
+        // A later round also has the time of the earlier ones.
+        for submit in [Workers::submit, Workers::submit_here, Workers::submit] {
+            wait_until_all_sleep(pool);
+            let first = Reading::of(pool);
+            let slept = Reading::after_a_phase(pool);
+            assert_eq!(first.until(&slept).busy, Nanos(0), "they sleep");
+            let (started, runs) = channel();
+            let (end, ended) = channel::<()>();
+            let run = Box::new(move |_: &mut Task| {
+                started.send(()).unwrap();
+                let _ = ended.recv();
+            });
+            let completions = CompletionQueue::new().unwrap();
+            submit(&workers, Job::one(run, &completions, 0), &mut Task::new());
+            runs.recv().unwrap();
+            let holds = Reading::of(pool);
+            let held = Reading::after_a_phase(pool);
+            let Growth { busy, least, most } = holds.until(&held);
+            assert!((least..=most).contains(&busy), "{busy:?} of {least:?} to {most:?}");
+            end.send(()).unwrap();
+            wait_until_all_sleep(pool);
+            for (name, later) in [("until now", held), ("in all", Reading::of(pool))] {
+                let Growth { busy, most, .. } = slept.until(&later);
+                assert!((least..=most).contains(&busy), "{name}: {busy:?} of {most:?}");
+            }
+        }
     }
 }
