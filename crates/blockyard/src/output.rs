@@ -127,7 +127,7 @@ impl InUse {
         self.add(volume.shared().host.file_ids());
     }
 
-    pub(crate) fn add(&mut self, files: impl IntoIterator<Item = FileId>) {
+    pub(crate) fn add(&mut self, files: &[FileId]) {
         self.0.extend(files);
     }
 

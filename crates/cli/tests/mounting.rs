@@ -622,7 +622,10 @@ fn export_opens_while_the_disk_of_another_one_does_not_answer() {
     let Some(mount) = home.foreground(&["vol", "dir", "--as-file"]) else { return };
     let server = Server::start(home.blockyard(&["serve", "--config", "c.toml"]));
     let socket = home.lab.path("s");
-    let on_it = Nbd::open_export(&socket, "a");
+    let mut on_it = Nbd::open_export(&socket, "a");
+    // The kernel asks the mount for the file's attributes again after a read or a write.
+    assert_eq!(on_it.write(0, &noise(4096, 2)), 0);
+    assert_eq!(on_it.read(0, 4096), noise(4096, 2));
     kill_process(mount.pid(), Signal::STOP).unwrap();
     let (opened, answer) = channel();
     let client = thread::spawn(move || opened.send(Nbd::open_export(&socket, "b").read(0, 512)));

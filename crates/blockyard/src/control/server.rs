@@ -142,11 +142,8 @@ impl Devices {
             let found = devices.iter().position(|device| device.is_of(volume));
             let place = found.unwrap_or_else(|| {
                 let before = served.devices.iter().find(|before| before.is_of(volume));
-                let uses = before.map(|before| before.uses.clone());
-                if uses.is_none() {
-                    served.in_use.add(volume.host.file_ids());
-                }
-                let uses = uses.unwrap_or_else(Uses::new);
+                let uses = before.map_or_else(Uses::new, |before| before.uses.clone());
+                served.in_use.add(volume.host.file_ids());
                 let volume = Arc::clone(volume);
                 devices.push(Device { names: Vec::new(), throttles: Vec::new(), volume, uses });
                 devices.len() - 1
@@ -384,20 +381,24 @@ fn json(reply: &impl Serialize) -> Vec<u8> {
 mod tests {
     use std::time::Duration;
 
-    use blockyard_host::file::DeviceFile;
+    use blockyard_host::file::{Access, DeviceFile};
     use blockyard_host::throttle::Buckets;
     use blockyard_host::volume::{self as host, VolumeOptions};
 
     use super::*;
     use crate::Volume;
 
+    /// An export without limits.
+    fn named(name: &str, file: DeviceFile) -> Named {
+        let volume = host::Volume::from_file(file, &VolumeOptions::default()).unwrap();
+        let volume = Volume::of_fixed_size(volume, "it is a test");
+        let throttle = Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
+        (name.to_owned(), Arc::clone(volume.shared()), throttle)
+    }
+
     #[test]
     fn removed_volume_is_given_back_when_no_answer_works_on_it() {
-        let file = DeviceFile::in_memory(1 << 20).unwrap();
-        let volume = host::Volume::from_file(file, &VolumeOptions::default()).unwrap();
-        let volume = Volume::of_fixed_size(volume, "it is in memory");
-        let throttle = Arc::new(SharedThrottle::new(Arc::new(Buckets::new(Limits::default()))));
-        let named = ("a".to_owned(), Arc::clone(volume.shared()), throttle);
+        let named = named("a", DeviceFile::in_memory(1 << 20).unwrap());
         let devices = Devices::new(
             Build::default(),
             &["a".into(), "b".into()],
@@ -405,7 +406,6 @@ mod tests {
             1,
             InUse::default(),
         );
-        drop(volume);
         assert_eq!(devices.status().closed, ["b"]);
         let answering = devices.find("a").unwrap_or_else(|error| panic!("{}", error.problem));
         // A change of other exports gives it a new value.
@@ -422,6 +422,22 @@ mod tests {
         drop(answering);
         assert!(given_back.recv().unwrap(), "it is closed");
         assert_eq!(devices.status().closed, ["a", "b"]);
+    }
+
+    /// The lock of a volume protects its files too, but not in file systems without locks.
+    #[test]
+    fn files_of_a_volume_that_comes_later_are_in_use_and_stay_so() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let file = DeviceFile::open(image.path(), Access::ReadWrite, false).unwrap();
+        let named = named("a", file);
+        let devices = Devices::new(Build::default(), &["a".into()], &[], 1, InUse::default());
+        let is_in_use = || devices.in_use().has(&image.as_file().metadata().unwrap());
+        assert!(!is_in_use());
+        devices.replace(&[named], InUse::default());
+        assert!(is_in_use());
+        devices.remove(&["a".to_owned()]);
+        assert!(is_in_use(), "its last answer may still work on it");
     }
 
     #[test]

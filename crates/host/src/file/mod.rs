@@ -77,7 +77,7 @@ enum Storage {
 
 /// An open and locked file or block device, an export of a server, which cannot be locked, or an
 /// image of a Ceph cluster.
-// 15 fields: its descriptors, and facts about the file, which are read once.
+// 14 fields: its descriptors, and facts about the file, which are read once.
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
@@ -94,9 +94,6 @@ pub struct DeviceFile {
     is_block_device: bool,
     /// Number of the device: the file itself, or the device of its file system.
     device: u64,
-    /// Which file it is; `None` for a remote disk. Read at the opening: a later look could wait for
-    /// a disk that does not answer.
-    id: Option<FileId>,
     /// A second descriptor without reads or writes, for files whose writes can fail after their
     /// completion. Direct I/O needs it too, because a file system may fall back to the page cache.
     witness: Option<Mutex<File>>,
@@ -173,7 +170,6 @@ impl DeviceFile {
             access,
             is_block_device,
             device,
-            id: Some(FileId::of(&metadata)),
             witness: None,
             is_path: false,
             durability: Arc::default(),
@@ -210,7 +206,6 @@ impl DeviceFile {
             access,
             is_block_device: false,
             device: 0,
-            id: None,
             witness: None,
             is_path: false,
             durability: Arc::default(),
@@ -241,7 +236,6 @@ impl DeviceFile {
         };
         let failed = |error| Error::io(Path::new("memory"), "allocate", error);
         let (file, device) = make().map_err(failed)?;
-        let id = file.metadata().ok().map(|metadata| FileId::of(&metadata));
         Ok(Self {
             storage: Storage::Local(file),
             _file_under: None,
@@ -253,7 +247,6 @@ impl DeviceFile {
             access: Access::ReadWrite,
             is_block_device: false,
             device,
-            id,
             witness: None,
             is_path: false,
             durability: Arc::default(),
@@ -302,7 +295,7 @@ impl DeviceFile {
 
     /// Identity of a local file or device.
     pub(crate) fn id(&self) -> Option<FileId> {
-        self.id
+        self.local()?.metadata().ok().map(|metadata| FileId::of(&metadata))
     }
 
     /// Path of the file or device.

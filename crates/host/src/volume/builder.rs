@@ -19,7 +19,7 @@ use super::crypt_mapping::{Composition, crypt_devices};
 use super::identity;
 use super::mapped::Mapped;
 use super::placement::Placement;
-use super::{Volume, VolumeOptions};
+use super::{Volume, VolumeOptions, content_ids};
 use crate::Error;
 use crate::backend::{Backend, Device};
 use crate::dirty_bitmap::{DirtyBitmap, Tracked};
@@ -247,6 +247,8 @@ impl<'a> Builder<'a> {
             switch: Arc::default(),
             opened: Instant::now(),
         };
+        let bitmap = parts.dirty.iter().filter_map(|dirty| dirty.file_id());
+        let file_ids = content_ids(&parts).chain(bitmap).collect();
         Ok(Volume {
             parts,
             keys,
@@ -257,6 +259,7 @@ impl<'a> Builder<'a> {
             can_discard,
             is_synchronous,
             fans_out_pieces: self.placement.fans_out_pieces,
+            file_ids,
             suspend_refusal: OnceLock::new(),
             ciphers,
         })

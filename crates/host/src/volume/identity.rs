@@ -8,7 +8,7 @@ use blockyard_engine::dm::registry::Keys;
 use sha2::{Digest, Sha256};
 
 use super::crypt_mapping::with_protection;
-use super::{Composition, Volume};
+use super::{Composition, Volume, content_ids};
 use crate::Error;
 use crate::file::DeviceFile;
 use crate::remote;
@@ -70,7 +70,7 @@ impl Volume {
     /// Two volumes with the same digest show the same plaintext; one of them may be longer.
     pub(crate) fn identity(&self) -> [u8; 32] {
         let mut hashed = Sha256::new_with_prefix(self.described.digest);
-        self.content_ids().for_each(|id| hashed.update(id.to_bytes()));
+        content_ids(&self.parts).for_each(|id| hashed.update(id.to_bytes()));
         hashed.finalize().into()
     }
 }

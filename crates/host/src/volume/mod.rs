@@ -49,10 +49,18 @@ pub struct Volume {
     can_discard: bool,
     is_synchronous: bool,
     fans_out_pieces: bool,
+    /// Its files, read at its opening: a later look could wait for a disk that does not answer.
+    file_ids: Vec<FileId>,
     /// Why the volume cannot be suspended.
     suspend_refusal: OnceLock<&'static str>,
     /// Descriptions of the ciphers, each after a comma.
     ciphers: String,
+}
+
+/// The local files and block devices with a volume's content, and its logs.
+fn content_ids(parts: &Parts) -> impl Iterator<Item = FileId> {
+    let devices = parts.backend.devices.iter().filter_map(|device| device.file.id());
+    devices.chain(parts.backend.logs.iter().filter_map(WriteLog::file_id))
 }
 
 impl Volume {
@@ -130,15 +138,8 @@ impl Volume {
 
     /// The local files and block devices of the volume, its logs, and its dirty bitmap.
     #[must_use]
-    pub fn file_ids(&self) -> Vec<FileId> {
-        let bitmap = self.parts.dirty.iter().filter_map(|dirty| dirty.file_id());
-        self.content_ids().chain(bitmap).collect()
-    }
-
-    /// The local files and block devices with its content, and its logs.
-    fn content_ids(&self) -> impl Iterator<Item = FileId> {
-        let devices = self.parts.backend.devices.iter().filter_map(|device| device.file.id());
-        devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id))
+    pub fn file_ids(&self) -> &[FileId] {
+        &self.file_ids
     }
 
     /// State of its dirty bitmap; `None` without one.
