@@ -150,13 +150,31 @@ fn journal_with_barriers_flushes_all_members_while_writers_wait_for_requests() {
     assert!((0..3).all(|member| flushes(member) > 0), "{:?}", issued.order);
 }
 
-fn read_of(raid: &mut Raid, sector: u64) -> (u32, MemberId) {
-    let bio = Bio::new(Op::Read, Sector(sector), Sector(8), BufRef::zeros(4096), 0);
+const USER: u64 = 7;
+
+/// Enters a bio; returns its number and its parts.
+fn enter(raid: &mut Raid, op: Op, sector: u64) -> (u32, Vec<(MemberId, Bio)>) {
+    let bio = Bio::new(op, Sector(sector), Sector(8), BufRef::zeros(4096), USER);
     let thread = ThreadId(0);
     let status = BlkStatus::Ok;
     let whole = Whole { bio, thread, left: 0, parked: 0, status, flushes: false };
     let number = raid.wholes.insert(whole);
-    (number, raid.parts_of(number)[0].0)
+    (number, raid.parts_of(number))
+}
+
+#[test]
+fn bio_waits_until_each_of_its_parts_has_a_request() {
+    let mut raid = Raid::new(raid(2, 2).unwrap(), true);
+    let (number, parts) = enter(&mut raid, Op::Write, 0);
+    raid.wholes.at(number).parked = 2;
+    let [(_, first), (_, second)] = &parts[..] else { panic!("each copy is a part") };
+    let mut unpark = |part: &Bio| {
+        let mut unparked = vec![part.user];
+        raid.unpark(&mut unparked);
+        unparked
+    };
+    assert!(unpark(first).is_empty());
+    assert_eq!(unpark(second), [USER]);
 }
 
 #[test]
@@ -167,7 +185,7 @@ fn read_goes_to_an_idle_mirror_then_to_the_nearest_head_or_to_the_least_busy() {
         (raid.loads[0].head, raid.loads[1].head) = (5_000, 1_000);
         let members: Vec<u16> = [1_000, 0, 1_008, 1_016, 4_000, 1_024]
             .iter()
-            .map(|sector| read_of(&mut raid, *sector).1.0)
+            .map(|sector| enter(&mut raid, Op::Read, *sector).1[0].0.0)
             .collect();
         // The first of two idle ones, then the other one; then both are busy.
         assert_eq!(members[..2], [0, 1]);
