@@ -60,6 +60,13 @@ impl Row {
         (published != 0.0).then(|| ours / published - 1.0).filter(|error| error.is_finite())
     }
 
+    /// Our median over the published number, or its reciprocal: at least one. `None` like
+    /// [`Row::error`].
+    pub(crate) fn factor(&self) -> Option<f64> {
+        let ratio = self.error()? + 1.0;
+        Some(ratio.max(ratio.recip()))
+    }
+
     /// Role of this row.
     pub(crate) fn role(&self) -> Role {
         match self {

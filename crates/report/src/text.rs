@@ -11,6 +11,9 @@ use crate::table::{Align, clean, table, wrap};
 /// Width of prose; tables may be wider.
 const WIDTH: usize = 100;
 
+/// A row is near within this factor.
+const NEAR_FACTOR: f64 = 1.5;
+
 /// The experiment as aligned text. Plots and the description are on the page only.
 #[must_use]
 pub fn text(experiment: &Experiment) -> String {
@@ -73,7 +76,25 @@ fn rows(rows: &[Row]) -> String {
         before = Some(row);
     }
     let aligns = [Left, Left, Left, Right, Right, Left, Right, Left];
-    table(&aligns, &cells) + &legend(rows)
+    table(&aligns, &cells) + &legend(rows) + &factors(rows)
+}
+
+/// The nearness of calibrated rows and that of predicted ones. A calibrated row proves little.
+fn factors(rows: &[Row]) -> String {
+    let line = |role: Role| {
+        let of_role = rows.iter().filter(|row| row.role() == role);
+        let mut factors: Vec<f64> = of_role.filter_map(Row::factor).collect();
+        factors.sort_by(f64::total_cmp);
+        let upper = factors.get(factors.len() / 2)?;
+        let middle = (upper + factors[(factors.len() - 1) / 2]) / 2.0;
+        let near = factors.iter().filter(|factor| **factor <= NEAR_FACTOR).count();
+        let of = factors.len();
+        let name = role.mark().1;
+        Some(format!(
+            "{name}: middle factor {middle:.2} ({near} of {of} rows within {NEAR_FACTOR})\n"
+        ))
+    };
+    [Role::Calibrated, Role::Predicted].into_iter().filter_map(line).collect()
 }
 
 /// Rows grouped by name and metric, in the order of their first occurrence.
@@ -199,8 +220,23 @@ Read   latency_avg  original   8.000 ms         -                          -  C
 Idle   latency_avg  cfq               -   1.500 s  [0.7500 .. 3.000]       -
 C calibrated: a fit may use this row   P predicted   \
 A artefact: published, outside the model, not judged
+calibrated: middle factor 1.03 (1 of 1 rows within 1.5)
+predicted: middle factor 3.75 (0 of 1 rows within 1.5)
 ";
         assert_eq!(text(&experiment), expected);
+    }
+
+    #[test]
+    fn too_little_is_as_far_as_too_much_and_the_middle_of_two_lies_between_them() {
+        let predicted = |ours: f64| row("cfq", "Write", Some(1.0), Some(ours));
+        let said = |ours: &[f64]| factors(&ours.iter().copied().map(predicted).collect::<Vec<_>>());
+        assert_eq!(
+            said(&[0.5, 1.5, 4.0]),
+            "predicted: middle factor 2.00 (1 of 3 rows within 1.5)\n"
+        );
+        assert_eq!(said(&[2.0, 1.2]), "predicted: middle factor 1.60 (1 of 2 rows within 1.5)\n");
+        assert_eq!(said(&[0.0]), "predicted: middle factor inf (0 of 1 rows within 1.5)\n");
+        assert_eq!(said(&[]), "");
     }
 
     #[test]
