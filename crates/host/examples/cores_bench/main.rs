@@ -213,6 +213,8 @@ fn held(words: &[String], shape: Shape, cpus: usize) -> Result<(), Error> {
     // Each submitter first allocates on a thread of its own, as a connection does.
     timed(&mut clients, &job, |client, seed| round::submit(client, &job, seed));
     round::measure(&mut clients, &job);
+    // Now all of them are busy, and each gets to know it.
+    clients.iter_mut().for_each(|client| round::submit(client, &job, 3));
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
     timed(&mut clients, &job, |client, seed| {

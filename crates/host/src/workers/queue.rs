@@ -29,7 +29,7 @@ pub(super) struct Queue {
     more: Condvar,
     /// Bytes of its jobs, running ones included.
     in_flight_bytes: AtomicU64,
-    /// Number of waiting jobs, changed under the lock, for workers that spin.
+    /// Number of waiting jobs, for workers that spin. Changed under the lock, so by a plain store.
     waiting: AtomicUsize,
     /// Time until which batches stay with their submitters.
     crowded_until: AtomicU64,
@@ -136,7 +136,7 @@ impl Queue {
         let mut jobs = self.lock();
         let wake = job.wake;
         jobs.push(user, job);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let wakes = jobs.wakes(wake);
         drop(jobs);
         if wakes {
@@ -225,7 +225,7 @@ impl Queue {
     fn take(&self, jobs: &mut Jobs, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<Job> {
         let job = pop(jobs)?;
         jobs.waiting_bytes -= job.len_bytes;
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         Some(job)
     }
 
