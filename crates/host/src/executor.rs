@@ -301,11 +301,11 @@ impl Executor {
     }
 
     /// Runs a job of this volume that waits for a worker, if any. Its completion may be another
-    /// executor's.
-    pub(crate) fn help(&mut self) -> bool {
+    /// executor's. Counts this thread as a submitter, unless it is counted.
+    pub(crate) fn help(&mut self, is_counted: bool) -> bool {
         let workers = self.workers.as_ref().filter(|_| self.handed_over.to_workers > 0);
         workers.is_some_and(|workers| {
-            let _busy = workers.busy();
+            let _busy = (!is_counted).then(|| workers.busy());
             workers.help(&mut self.helper)
         })
     }

@@ -262,6 +262,9 @@ impl Client {
         // Poll even if other requests are finished, so that requests that end immediately cannot
         // starve the others.
         self.driver.poll();
+        if at_least == 0 && !self.driver.has_done() {
+            self.driver.run_waiting();
+        }
         self.collect(bytes);
         while self.ended.len() < at_least {
             self.driver.wait();
@@ -290,10 +293,15 @@ impl Client {
         while self.ended.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                self.driver.run_waiting();
+                self.collect(bytes);
                 break;
             }
             match self.in_flight {
-                0 => std::thread::sleep(left),
+                0 => {
+                    self.driver.on_sleep();
+                    std::thread::sleep(left);
+                }
                 _ => self.driver.wait_for(left),
             }
             self.collect(bytes);
@@ -677,8 +685,12 @@ mod tests {
         assert_eq!(known.1.len(), 5);
     }
 
-    /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.
     fn encrypted(path: &std::path::Path, worker_threads: usize) -> Client {
+        Client::new(&volume(path, worker_threads), Priority::default()).unwrap()
+    }
+
+    /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.
+    fn volume(path: &std::path::Path, worker_threads: usize) -> Arc<Volume> {
         let params = CryptParams::new(
             "aes-xts-plain64",
             SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
@@ -686,8 +698,53 @@ mod tests {
         let worker_threads = Some(worker_threads);
         let options = VolumeOptions { worker_threads, ..VolumeOptions::default() };
         let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
-        let volume = Volume::from_crypt(file, &params, &options).unwrap();
-        Client::new(&Arc::new(volume), Priority::default()).unwrap()
+        Arc::new(Volume::from_crypt(file, &params, &options).unwrap())
+    }
+
+    /// A client whose next short requests go to workers, if a CPU is idle.
+    fn steady(volume: &Arc<Volume>) -> Client {
+        let mut client = Client::new(volume, Priority::default()).unwrap();
+        for _ in 0..2 {
+            client.plug();
+            (0..32).for_each(|user| client.submit(request(Op::Read, user)));
+            wait(&mut client, 32);
+        }
+        volume.parts.workers.as_ref().unwrap().fall_asleep();
+        client
+    }
+
+    #[test]
+    fn requests_end_though_their_client_only_looks_for_their_end() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let volume = volume(file.path(), 2);
+        for limit in [None, Some(Duration::ZERO)] {
+            let mut client = steady(&volume);
+            (0..5).for_each(|user| client.submit(request(Op::Write, user)));
+            client.unplug();
+            let begun = Instant::now();
+            let mut done = Vec::new();
+            while done.len() < 5 {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{limit:?}: {done:?}");
+                match limit {
+                    None => client.wait(0, &mut done),
+                    Some(limit) => client.wait_for(limit, &mut done),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn client_that_sleeps_without_requests_leaves_its_cpu_to_workers() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let volume = volume(file.path(), 2);
+        let idle_cpus = || volume.parts.workers.as_ref().unwrap().load().idle_cpus;
+        let before = idle_cpus();
+        let mut client = steady(&volume);
+        assert_eq!(idle_cpus(), before - 1);
+        client.wait_for(Duration::from_millis(1), &mut Vec::new());
+        assert_eq!(idle_cpus(), before);
     }
 
     #[test]

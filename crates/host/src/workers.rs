@@ -379,6 +379,14 @@ impl Workers {
         self.pool.unbound.is_crowded(stages::now())
     }
 
+    /// Waits until all unbound workers sleep.
+    #[cfg(test)]
+    pub(crate) fn fall_asleep(&self) {
+        while self.pool.unbound.sleeping() < self.pool.threads.len() - self.pool.bound.len() {
+            std::thread::yield_now();
+        }
+    }
+
     /// Behaves as after a wait for a CPU.
     #[cfg(test)]
     pub(crate) fn crowd(&self) {

@@ -47,10 +47,12 @@ impl Watch {
 }
 
 impl Driver {
-    /// Marks this thread as busy until the value is dropped; `None` after a short bio.
+    /// Marks this thread as busy until the value is dropped; `None` after a short bio, or if its
+    /// steady load has marked it already.
     pub(super) fn busy(&self) -> Option<Busy> {
-        let watch = self.watch.as_ref().filter(|watch| watch.long.is_some())?;
-        Some(watch.workers.busy())
+        let watch = self.watch.as_ref()?;
+        let is_marked = watch.turn.as_ref().is_some_and(Turn::is_steady);
+        (watch.long.is_some() && !is_marked).then(|| watch.workers.busy())
     }
 
     /// Whether the last bio was long.
@@ -111,11 +113,28 @@ impl Driver {
     /// Does the work of a worker, or waits for one a moment, instead of a sleep; returns whether
     /// that has brought something. Requires an empty plug.
     pub(crate) fn help(&mut self) -> bool {
-        let is_steady = self.turn().is_some_and(|turn| turn.is_steady());
-        let has_helped = self.executor.help() || is_steady && self.executor.spin();
-        if has_helped {
+        if self.run_waiting() {
+            return true;
+        }
+        let has_come = self.is_steady() && self.executor.spin();
+        if has_come {
             self.poll();
         }
-        has_helped
+        has_come
+    }
+
+    /// Does the work of a worker; returns whether there was some. A front end that polls calls it,
+    /// because a small batch wakes no worker.
+    pub(crate) fn run_waiting(&mut self) -> bool {
+        let is_counted = self.is_steady();
+        let has_run = self.executor.help(is_counted);
+        if has_run {
+            self.poll();
+        }
+        has_run
+    }
+
+    fn is_steady(&mut self) -> bool {
+        self.turn().is_some_and(|turn| turn.is_steady())
     }
 }

@@ -32,7 +32,10 @@ impl Drop for Executor {
         self.backend.device_threads().for_each(|disk| disk.abandon(self.io_context));
         let mut cqes = Vec::new();
         while self.handed_over.count() > 0 {
-            let _ = crate::poll::readable(&[self.handed_over.wake()], None);
+            // No worker may be awake for its jobs.
+            if !self.help(true) {
+                let _ = crate::poll::readable(&[self.handed_over.wake()], None);
+            }
             self.poll(&mut cqes);
         }
         self.backend.device_threads().for_each(|disk| disk.leave(self.io_context));

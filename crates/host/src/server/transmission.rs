@@ -531,9 +531,14 @@ impl Transmission {
     pub(super) fn send(&mut self) -> Result<(), Ended> {
         while !self.outbox.send(&self.socket)? {
             self.driver.unplug();
-            let socket = std::os::fd::AsFd::as_fd(&*self.socket);
-            poll::writable(socket, &self.driver.wake_sources(), self.driver.wake_after())?;
-            self.driver.poll();
+            if !self.driver.help() {
+                self.driver.on_sleep();
+                let socket = std::os::fd::AsFd::as_fd(&*self.socket);
+                poll::writable(socket, &self.driver.wake_sources(), self.driver.wake_after())?;
+                self.driver.poll();
+            }
+            // Perhaps nothing else comes before the thread waits.
+            self.driver.unplug();
         }
         self.free_sent_reads();
         Ok(())
@@ -679,6 +684,9 @@ impl Layout {
         Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots }
     }
 }
+
+#[cfg(test)]
+mod blocked;
 
 #[cfg(test)]
 mod tests {

@@ -504,6 +504,7 @@ impl<'a> QueueThread<'a> {
         if !self.driver.is_idle() {
             self.driver.poll();
             self.driver.unplug();
+            self.driver.run_waiting();
         }
         self.has_work() || self.orders.is_new() || !self.may_poll()
     }

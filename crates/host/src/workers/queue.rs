@@ -97,7 +97,7 @@ impl Jobs {
 
     /// Whether a sleeping worker is to be woken for the waiting jobs, of which one has this wish.
     fn wakes(&mut self, wake: Wake) -> bool {
-        if self.sleeping == 0 {
+        if self.sleeping == 0 || self.turns.is_empty() {
             return false;
         }
         let Wake::FromBytes(bytes) = wake else { return true };
@@ -155,6 +155,12 @@ impl Queue {
         let pop = |jobs: &mut Jobs| jobs.users.get_mut(user)?.jobs.pop_front();
         let job = self.take(&mut self.lock(), pop);
         job.map(|job| job.run(task, &self.in_flight_bytes)).is_some()
+    }
+
+    /// Number of workers that wait for a job.
+    #[cfg(test)]
+    pub(super) fn sleeping(&self) -> usize {
+        self.lock().sleeping
     }
 
     /// Time in which its workers did not wait for a job, all of them together, until now.
@@ -306,6 +312,16 @@ mod tests {
         assert!(put(&mut jobs, batch(32)), "the one that came is busy");
         jobs.sleeping = 0;
         assert!(!put(&mut jobs, job(1)));
+    }
+
+    #[test]
+    fn worker_that_takes_the_only_job_wakes_no_other_one() {
+        let mut jobs = Jobs { sleeping: 1, ..Jobs::default() };
+        jobs.push(0, job(1));
+        assert!(jobs.wakes(Wake::Always));
+        jobs.push(0, job(2));
+        assert!(jobs.pop().is_some() && jobs.wakes(Wake::Always), "another one waits");
+        assert!(jobs.pop().is_some() && !jobs.wakes(Wake::Always));
     }
 
     #[test]

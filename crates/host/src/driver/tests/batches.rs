@@ -1,7 +1,8 @@
 //! Short requests of a steady load, which go to workers in batches.
 
 use super::*;
-use crate::workers::Busy;
+use crate::completions::CompletionQueue;
+use crate::workers::{Busy, Job, Task, Wake};
 
 /// A volume in memory, or cached on disk, with workers.
 fn volume(path: &Path) -> Arc<Volume> {
@@ -31,6 +32,7 @@ fn steady(volume: &Arc<Volume>) -> (Driver, Arc<Region>) {
         finish(&mut driver);
     }
     assert_eq!(batched_parts(&driver), 0, "the load is not steady yet");
+    volume.parts.workers.as_ref().unwrap().fall_asleep();
     (driver, region)
 }
 
@@ -126,4 +128,55 @@ fn batch_that_is_not_full_is_in_flight_and_ends_without_further_requests() {
     driver.submit(bio(Op::Read, 5));
     finish_some(&mut driver, 1);
     assert!(page(&region, 5) == [9 + 5; 4096]);
+}
+
+/// No worker is awake, and the batch is too small to wake one up.
+#[test]
+fn driver_that_goes_away_does_not_wait_for_workers_that_sleep() {
+    let (_dir, volume) = in_memory();
+    let (mut driver, region) = steady(&volume);
+    fill(&region, 9);
+    driver.submit(bio(Op::Write, 5));
+    driver.unplug();
+    drop(driver);
+    let (mut driver, region) = self::driver(&volume);
+    driver.submit(bio(Op::Read, 5));
+    finish_some(&mut driver, 1);
+    assert!(page(&region, 5) == [9 + 5; 4096]);
+}
+
+/// Two CPUs: the submitter's, and an idle one.
+#[test]
+fn long_request_of_a_steady_submitter_goes_to_the_idle_cpu() {
+    let (_dir, volume) = in_memory();
+    let (mut driver, _region) = steady(&volume);
+    let workers = volume.parts.workers.as_ref().unwrap();
+    let _others: Vec<Busy> = cpus::allowed().iter().skip(2).map(|_| workers.busy()).collect();
+    let short = bio(Op::Write, 0);
+    let buf = BufRef { len_bytes: PAGES * 4096, ..short.buf };
+    driver.submit(Bio { len: Sector(u64::from(PAGES) * 8), buf, ..short });
+    finish_some(&mut driver, 1);
+    assert_eq!(batched_parts(&driver) > 0, has_idle_cpu());
+}
+
+/// A job of the volume that looks at the load, while a submitter runs it.
+#[test]
+fn steady_submitter_that_runs_a_job_of_its_workers_is_one_submitter() {
+    let (_dir, volume) = in_memory();
+    let (mut driver, _region) = steady(&volume);
+    if !has_idle_cpu() {
+        return;
+    }
+    let workers = Arc::clone(volume.parts.workers.as_ref().unwrap());
+    let expected = workers.load().idle_cpus;
+    let (saw, seen) = std::sync::mpsc::channel();
+    let looks = Arc::clone(&workers);
+    let run = Box::new(move |_: &mut Task| saw.send(looks.load().idle_cpus).unwrap());
+    let job = Job::one(run, &CompletionQueue::new().unwrap(), 0);
+    workers.submit(Job { wake: Wake::FromBytes(u64::MAX), ..job }, &mut Task::new());
+    driver.submit(bio(Op::Read, 5));
+    driver.executor.unplug(&mut Vec::new());
+    assert!(driver.help());
+    assert_eq!(seen.try_recv(), Ok(expected));
+    finish_some(&mut driver, 1);
 }

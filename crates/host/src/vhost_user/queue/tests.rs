@@ -2,12 +2,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::{Bio, Op, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_protocol::vhost_user::{Addresses, FEATURE_EVENT_INDEX, MemoryRegion};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
+use crate::file::{Access, DeviceFile};
 use crate::memory::Budget;
 use crate::volume::VolumeOptions;
 
@@ -55,6 +60,17 @@ fn setup(memory: &OwnedFd, features: u64, kick: &Shared) -> Setup {
     }
 }
 
+fn orders() -> Orders {
+    Orders {
+        signals: Mutex::default(),
+        stops: AtomicBool::new(false),
+        waits_for_recovered: AtomicBool::new(false),
+        is_new: AtomicBool::new(false),
+        wake: event(),
+        foreign: Foreign::default(),
+    }
+}
+
 fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
@@ -66,14 +82,7 @@ fn request_that_comes_between_the_poll_and_the_sleep_is_seen_without_its_kick() 
     for features in [0, FEATURE_EVENT_INDEX] {
         let memory: OwnedFd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         let kick = Arc::new(event());
-        let orders = Orders {
-            signals: Mutex::default(),
-            stops: AtomicBool::new(false),
-            waits_for_recovered: AtomicBool::new(false),
-            is_new: AtomicBool::new(false),
-            wake: event(),
-            foreign: Foreign::default(),
-        };
+        let orders = orders();
         let setup = setup(&memory, features, &kick);
         let means = Means::new(&setup).unwrap();
         let mut thread = QueueThread::new(setup, means, &orders).unwrap();
@@ -85,4 +94,44 @@ fn request_that_comes_between_the_poll_and_the_sleep_is_seen_without_its_kick() 
         assert!(take(&kick).unwrap(), "it waited for a kick");
         assert!(thread.has_work());
     }
+}
+
+/// An encrypted volume of 1 MiB in memory, with workers.
+fn encrypted(path: &Path) -> Arc<Volume> {
+    File::create(path).unwrap().set_len(1 << 20).unwrap();
+    let params = CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&[7; 32]));
+    let options = VolumeOptions { worker_threads: Some(2), ..VolumeOptions::default() };
+    let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
+    Arc::new(Volume::from_crypt(file, &params, &options).unwrap())
+}
+
+/// The poll finds completions of the device, and decrypts its data in a batch that is too small to
+/// wake a worker up.
+#[test]
+fn queue_that_polls_does_not_sleep_beside_a_batch_of_its_own() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let memory: OwnedFd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    let kick = Arc::new(event());
+    let orders = orders();
+    let volume = encrypted(&dir.path().join("image"));
+    let setup = Setup { volume: Arc::clone(&volume), ..setup(&memory, 0, &kick) };
+    let means = Means::new(&setup).unwrap();
+    let mut thread = QueueThread::new(setup, means, &orders).unwrap();
+    let submit = |driver: &mut Driver, count: u32| {
+        for page in 0..count {
+            let slot = BufRef::FIRST_WORLD_SLOT;
+            let buf = BufRef { slot, offset_bytes: page * 4096, len_bytes: 4096 };
+            driver.submit(Bio::new(Op::Read, Sector(u64::from(page) * 8), Sector(8), buf, 0));
+        }
+    };
+    for _ in 0..2 {
+        submit(&mut thread.driver, 32);
+        thread.driver.unplug();
+        thread.driver.take_done(&mut Vec::new());
+        assert!(thread.driver.is_idle());
+    }
+    volume.parts.workers.as_ref().unwrap().fall_asleep();
+    submit(&mut thread.driver, 5);
+    let is_found = polling::poll(Duration::ZERO, || thread.is_found());
+    assert!(is_found || !thread.driver.help());
 }
