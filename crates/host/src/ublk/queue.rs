@@ -241,6 +241,8 @@ impl Queue {
             self.requests.collect(&mut self.driver);
             self.driver.unplug();
             self.requests.collect(&mut self.driver);
+            // A request that continues has submitted again; the sleep requires an empty plug.
+            self.driver.unplug();
             self.commit();
             if self.requests.len() == 0 {
                 self.driver.end_requests();
