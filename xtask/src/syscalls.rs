@@ -15,7 +15,7 @@ use crate::tools;
 use crate::totals::Totals;
 use anyhow::{Context, Result, bail, ensure};
 use commands::{Bench, JOBS};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ impl Fault {
     fn options(&self) -> [String; 4] {
         let Self { call, error, when } = self;
         let inject = format!("inject={call}:error={error}:when={when}");
-        ["-e".into(), format!("trace={call}"), "-e".into(), inject]
+        ["-e".into(), format!("trace={call},eventfd2"), "-e".into(), inject]
     }
 }
 
@@ -163,8 +163,39 @@ fn turns(
 
 /// Whether the failed call was to wake a thread: no eventfd fails with these errors.
 fn is_wake(lab: &Lab) -> bool {
-    let log = fs::read(lab.path("fault.log")).map(|log| tools::text(&log)).unwrap_or_default();
-    log.lines().any(|line| line.contains("[eventfd]") && line.contains("(INJECTED)"))
+    fails_a_wake(&fs::read(lab.path("fault.log")).map(|log| tools::text(&log)).unwrap_or_default())
+}
+
+/// Whether a failed call of this log, one in each thread, wrote to an eventfd. A process that hides
+/// its memory hides the names of its files too, so only their numbers tell. A call during which
+/// another thread called something has two lines, and the second one has no number.
+fn fails_a_wake(log: &str) -> bool {
+    let mut eventfds = BTreeSet::new();
+    let mut begun = BTreeMap::new();
+    for line in log.lines() {
+        let Some((thread, rest)) = line.split_once(' ') else { continue };
+        let rest = rest.trim_start();
+        if rest.starts_with("eventfd2(") || rest.starts_with("<... eventfd2 resumed>") {
+            let number = rest.rsplit_once("= ").map(|(_, end)| first_number(end));
+            eventfds.extend(number);
+        }
+        if let Some(words) = rest.strip_prefix("write(") {
+            begun.insert(thread, first_number(words));
+        }
+        let is_write = rest.starts_with("write(") || rest.starts_with("<... write resumed>");
+        if is_write && rest.contains("(INJECTED)") {
+            let number = begun.get(thread);
+            if number.is_some_and(|number| eventfds.contains(number)) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The digits at the start.
+fn first_number(text: &str) -> String {
+    text.chars().take_while(char::is_ascii_digit).collect()
 }
 
 /// Greatest number of each call in one thread, and how many of these came before `main`.
@@ -218,6 +249,24 @@ fn counted(log: &Path, has_loader: bool) -> Result<Calls> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_wake_is_found_in_one_line_and_in_two() {
+        let [wake, other] = ["write(6<anon_inode:[eventfd]>, 0x7f, 8", "write(7, 0x7f, 8"];
+        let failed = "= -1 EIO (Input/output error) (INJECTED)";
+        let log =
+            |lines: &str| format!("8 eventfd2(0, EFD_CLOEXEC) = 6<anon_inode:[eventfd]>\n{lines}");
+        let whole = |call: &str| format!("8 {call}) {failed}\n");
+        assert!(fails_a_wake(&log(&whole(wake))) && !fails_a_wake(&log(&whole(other))));
+        let cut = |call: &str| {
+            let end = format!("8 <... write resumed>) {failed}\n");
+            format!("8 {call} <unfinished ...>\n9 {wake}) = 8\n{end}")
+        };
+        assert!(fails_a_wake(&log(&cut(wake))) && !fails_a_wake(&log(&cut(other))));
+        assert!(!fails_a_wake(&log(&format!("8 {wake}) = 8\n"))), "nothing failed");
+        assert!(fails_a_wake(&log(&(whole(other) + &cut(wake)))), "one in each thread");
+        assert!(!fails_a_wake(&whole(wake)), "6 is another file");
+    }
 
     #[test]
     fn each_call_behind_the_loader_fails_with_each_error() {
