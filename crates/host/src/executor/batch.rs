@@ -16,8 +16,8 @@ use crate::memory::{Address, Memory};
 use crate::stages::Stage;
 use crate::workers::{Job, Task, Wake};
 
-/// A full batch. Ours, measured: with 16 KiB, hand-overs take a tenth of the CPU time; with 64 KiB,
-/// 32 requests of 4 KiB are too few batches for two threads.
+/// A full batch. Ours: 32 requests of 4 KiB are four batches, so each of two threads has one while
+/// the next ones are made.
 const BATCH_BYTES: usize = 32 << 10;
 /// Waiting bytes for which a worker wakes up: the submitter encrypts one batch itself.
 const WAKES_FROM_BYTES: u64 = 2 * BATCH_BYTES as u64;
