@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Sample};
-use blockyard_engine::dm::crypt::pipeline::Load;
+use blockyard_engine::dm::crypt::pipeline::{Load, TOGETHER_MIN_BYTES};
 use blockyard_engine::sq::{Cqe, Owner, Token};
 use blockyard_engine::time::Nanos;
 use queue::Queue;
@@ -128,9 +128,9 @@ pub(crate) struct Job {
     pub(crate) run: Run,
     pub(crate) completions: Arc<CompletionQueue>,
     /// Number of its operations.
-    pub(crate) operations: usize,
+    pub(crate) operations: u16,
     /// Bytes to encrypt or decrypt.
-    pub(crate) len_bytes: u64,
+    pub(crate) len_bytes: u32,
     pub(crate) wake: Wake,
 }
 
@@ -139,21 +139,24 @@ pub(crate) struct Job {
 pub(crate) enum Wake {
     /// Always: its submitter waits for it.
     Always,
-    /// If at least so many bytes wait, and no worker is about to look for jobs: its submitter will
-    /// run waiting jobs itself.
-    FromBytes(u64),
+    /// If at least [`WAKES_FROM_BYTES`] wait, and no worker is about to look for jobs: otherwise its
+    /// submitter runs it.
+    ForMany,
 }
+
+/// See [`Wake::ForMany`]: two batches, one for a worker and one for the submitter.
+const WAKES_FROM_BYTES: u64 = TOGETHER_MIN_BYTES;
 
 impl Job {
     /// Runs it, and subtracts its length from the sum of the bytes in flight.
     fn run(self, task: &mut Task, in_flight_bytes: &AtomicU64) {
         (self.run)(task);
-        in_flight_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
-        self.completions.push_worked(&mut task.cqes, self.operations, &mut task.timed);
+        in_flight_bytes.fetch_sub(u64::from(self.len_bytes), Ordering::Relaxed);
+        self.completions.push_worked(&mut task.cqes, self.operations.into(), &mut task.timed);
     }
 
     /// A job of one operation, for which a worker wakes up.
-    pub(crate) fn one(run: Run, completions: &Arc<CompletionQueue>, len_bytes: u64) -> Self {
+    pub(crate) fn one(run: Run, completions: &Arc<CompletionQueue>, len_bytes: u32) -> Self {
         let completions = Arc::clone(completions);
         Self { run, completions, operations: 1, len_bytes, wake: Wake::Always }
     }

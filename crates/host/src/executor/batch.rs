@@ -19,8 +19,6 @@ use crate::workers::{Job, Task, Wake};
 /// A full batch. Ours: 32 requests of 4 KiB are four batches, so each of two threads has one while
 /// the next ones are made.
 const BATCH_BYTES: usize = 32 << 10;
-/// Waiting bytes for which a worker wakes up: the submitter encrypts one batch itself.
-const WAKES_FROM_BYTES: u64 = 2 * BATCH_BYTES as u64;
 
 /// A cipher, alone or with a read or write.
 pub(super) enum Work {
@@ -117,9 +115,9 @@ impl Executor {
                 }
             }),
             completions: Arc::clone(completions),
-            operations,
-            len_bytes: len_bytes as u64,
-            wake: Wake::FromBytes(WAKES_FROM_BYTES),
+            operations: operations as u16,
+            len_bytes: len_bytes as u32,
+            wake: Wake::ForMany,
         };
         workers.submit(job, &mut self.helper);
     }

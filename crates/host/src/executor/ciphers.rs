@@ -225,7 +225,7 @@ impl Executor {
             }),
             completions: Arc::clone(completions),
             operations: 1,
-            len_bytes: len_bytes as u64,
+            len_bytes: len_bytes as u32,
             wake: Wake::Always,
         };
         match place {

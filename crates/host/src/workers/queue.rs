@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::time::Nanos;
 
-use super::{Job, Task, Wake, spin_time};
+use super::{Job, Task, WAKES_FROM_BYTES, Wake, spin_time};
 use crate::stages::now;
 
 /// A worker that takes longer for a batch, or to wake up, has no CPU. Ours: both take less than a
@@ -86,7 +86,7 @@ impl Jobs {
         if self.users.len() <= user {
             self.users.resize_with(user + 1, UserJobs::default);
         }
-        self.waiting_bytes += job.len_bytes;
+        self.waiting_bytes += u64::from(job.len_bytes);
         let own = &mut self.users[user];
         own.jobs.push_back(job);
         if !own.has_turn {
@@ -100,8 +100,11 @@ impl Jobs {
         if self.sleeping == 0 || self.turns.is_empty() {
             return false;
         }
-        let Wake::FromBytes(bytes) = wake else { return true };
-        let wakes = self.called.is_none() && self.spinning == 0 && self.waiting_bytes >= bytes;
+        if wake == Wake::Always {
+            return true;
+        }
+        let wakes =
+            self.called.is_none() && self.spinning == 0 && self.waiting_bytes >= WAKES_FROM_BYTES;
         if wakes {
             self.called = Some(now());
         }
@@ -132,7 +135,7 @@ impl Queue {
     }
 
     pub(super) fn put(&self, user: usize, job: Job) {
-        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
+        self.in_flight_bytes.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
         let mut jobs = self.lock();
         let wake = job.wake;
         jobs.push(user, job);
@@ -146,7 +149,7 @@ impl Queue {
 
     /// Runs a job that waits for no worker.
     pub(super) fn run(&self, job: Job, task: &mut Task) {
-        self.in_flight_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
+        self.in_flight_bytes.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
         job.run(task, &self.in_flight_bytes);
     }
 
@@ -230,7 +233,7 @@ impl Queue {
     /// Takes a job out of the waiting ones.
     fn take(&self, jobs: &mut Jobs, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<Job> {
         let job = pop(jobs)?;
-        jobs.waiting_bytes -= job.len_bytes;
+        jobs.waiting_bytes -= u64::from(job.len_bytes);
         self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         Some(job)
     }
@@ -270,7 +273,7 @@ mod tests {
     use crate::completions::CompletionQueue;
 
     /// A job of a length that names it.
-    fn job(len_bytes: u64) -> Job {
+    fn job(len_bytes: u32) -> Job {
         let completions = CompletionQueue::new().unwrap();
         Job::one(Box::new(|_| ()), &completions, len_bytes)
     }
@@ -289,8 +292,9 @@ mod tests {
         assert!(jobs.turns.is_empty());
     }
 
-    fn batch(len_bytes: u64) -> Job {
-        Job { wake: Wake::FromBytes(64), ..job(len_bytes) }
+    /// A batch of half the bytes for which a worker wakes up.
+    fn batch() -> Job {
+        Job { wake: Wake::ForMany, ..job(WAKES_FROM_BYTES as u32 / 2) }
     }
 
     #[test]
@@ -301,15 +305,15 @@ mod tests {
             jobs.push(0, job);
             jobs.wakes(wake)
         };
-        assert!(!put(&mut jobs, batch(32)), "its submitter takes it");
-        assert!(put(&mut jobs, batch(32)));
-        assert!(!put(&mut jobs, batch(32)), "a worker comes");
+        assert!(!put(&mut jobs, batch()), "its submitter takes it");
+        assert!(put(&mut jobs, batch()));
+        assert!(!put(&mut jobs, batch()), "a worker comes");
         assert!(put(&mut jobs, job(1)), "somebody waits for this one");
         jobs.called = None;
         jobs.spinning = 1;
-        assert!(!put(&mut jobs, batch(32)), "a worker looks");
+        assert!(!put(&mut jobs, batch()), "a worker looks");
         jobs.spinning = 0;
-        assert!(put(&mut jobs, batch(32)), "the one that came is busy");
+        assert!(put(&mut jobs, batch()), "the one that came is busy");
         jobs.sleeping = 0;
         assert!(!put(&mut jobs, job(1)));
     }

@@ -173,7 +173,7 @@ fn steady_submitter_that_runs_a_job_of_its_workers_is_one_submitter() {
     let looks = Arc::clone(&workers);
     let run = Box::new(move |_: &mut Task| saw.send(looks.load().idle_cpus).unwrap());
     let job = Job::one(run, &CompletionQueue::new().unwrap(), 0);
-    workers.submit(Job { wake: Wake::FromBytes(u64::MAX), ..job }, &mut Task::new());
+    workers.submit(Job { wake: Wake::ForMany, ..job }, &mut Task::new());
     driver.submit(bio(Op::Read, 5));
     driver.executor.unplug(&mut Vec::new());
     assert!(driver.help());

@@ -159,7 +159,7 @@ fn writes_that_a_worker_has_encrypted_go_to_the_disk_before_the_thread_waits() {
     let workers = Arc::clone(volume.parts.workers.as_ref().unwrap());
     let mut reader = client.try_clone().unwrap();
     let own = Arc::clone(&workers);
-    put(&workers, Wake::FromBytes(u64::MAX), move || {
+    put(&workers, Wake::ForMany, move || {
         let (ends, ended) = channel();
         put(&own, Wake::Always, move || ends.send(()).unwrap());
         // The worker has taken the older jobs first.
