@@ -139,8 +139,8 @@ pub(crate) struct Job {
 pub(crate) enum Wake {
     /// Always: its submitter waits for it.
     Always,
-    /// If at least [`WAKES_FROM_BYTES`] wait, and no worker is about to look for jobs: otherwise its
-    /// submitter runs it.
+    /// If at least [`WAKES_FROM_BYTES`] wait, and no worker is about to look for jobs. Otherwise
+    /// the submitter runs it.
     ForMany,
 }
 
