@@ -54,7 +54,7 @@ use crate::commands::serve::sockets::{AccessArgs, is_private, parse_mode};
 use crate::commands::serve::tls::{TlsArgs, TlsMode};
 use crate::disk_spec::{DiskSocket, DiskSpec};
 use crate::failure::{Failure, printable};
-use crate::placement::{CpuList, PlacementArgs};
+use crate::placement::{CpuList, Numa, PlacementArgs};
 use crate::scheduling::Alias;
 use crate::volume_spec::VolumeSpec;
 
@@ -184,7 +184,7 @@ struct ConfigText {
     insecure: bool,
     threads: Option<u16>,
     cpus: Option<String>,
-    numa: Option<u16>,
+    numa: Option<Numa>,
     max_connections: Option<u16>,
     socket_mode: Option<String>,
     socket_owner: Option<String>,

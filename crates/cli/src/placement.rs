@@ -1,10 +1,16 @@
 //! `--cpus` and `--numa`: the CPUs of a process, and the node of its memory.
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use blockyard_host::cpus;
 use blockyard_workload::fio::cpu_list;
 use clap::Args;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
 
 use crate::failure::Failure;
 
@@ -16,9 +22,57 @@ pub(crate) struct PlacementArgs {
     pub(crate) cpus: Option<CpuList>,
 
     /// Limit the process to the CPUs of this NUMA node, and prefer the node's memory. With --cpus,
-    /// the CPUs must be in both
-    #[arg(long, value_name = "NODE")]
-    pub(crate) numa: Option<u16>,
+    /// the CPUs must be in both. auto takes the node with most of the CPUs, and among equal ones
+    /// that with most free memory; off takes none
+    #[arg(long, value_name = "NODE|auto|off")]
+    pub(crate) numa: Option<Numa>,
+}
+
+/// A choice of a NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numa {
+    Off,
+    Auto,
+    Node(u16),
+}
+
+impl FromStr for Numa {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
+            number => number.parse().map(Self::Node).map_err(|_| {
+                "must be the number of a node in decimal digits, auto, or off".to_owned()
+            }),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Numa {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(NumaVisitor)
+    }
+}
+
+/// Reads a number or a word.
+struct NumaVisitor;
+
+impl Visitor<'_> for NumaVisitor {
+    type Value = Numa;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the number of a node, \"auto\", or \"off\"")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Numa, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Numa, E> {
+        text.parse().map_err(|problem| E::custom(format!("`numa` {problem}")))
+    }
 }
 
 /// CPUs, in order and each once; never empty.
@@ -43,30 +97,45 @@ impl PlacementArgs {
         if *self == Self::default() {
             return Ok(None);
         }
-        let mut wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
-        if let Some(node) = self.numa {
-            let failed = |problem: String| {
-                (Setting::Numa, Failure::failed(format!("--numa {node}: {problem}")))
-            };
-            let of_node = cpus_of(node).map_err(failed)?;
-            wanted.retain(|cpu| of_node.contains(cpu));
-            if wanted.is_empty() {
-                let its = cpus::as_list(&of_node);
-                return Err(failed(match self.cpus {
-                    Some(_) => format!("no CPU of --cpus is of this node, which has {its}"),
-                    None => format!("this process may run on no CPU of the node, which has {its}"),
-                }));
-            }
-            cpus::prefer_memory_of(node).map_err(|error| {
-                failed(format!("the system refuses the node's memory (set_mempolicy): {error}"))
-            })?;
-        }
+        let wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
+        let wanted = self.of_node(wanted).map_err(|failure| (Setting::Numa, failure))?;
         // Also if these are all that are allowed now: CPUs may be added later.
         let list = cpus::as_list(&wanted);
         cpus::run_on(&wanted).map_err(|error| {
             (Setting::Cpus, Failure::failed(format!("cannot run on the CPUs {list}: {error}")))
         })?;
         Ok(Some(wanted))
+    }
+
+    /// Those of the CPUs that are of the node. Memory comes from there, too.
+    fn of_node(&self, wanted: Vec<u16>) -> Result<Vec<u16>, Failure> {
+        let nodes = Nodes::of_this_machine();
+        let (node, is_auto) = match self.numa {
+            None | Some(Numa::Off) => return Ok(wanted),
+            Some(Numa::Node(node)) => (node, false),
+            Some(Numa::Auto) => match nodes.best_for(&wanted) {
+                Some(node) => (node, true),
+                None => return Ok(wanted),
+            },
+        };
+        let failed = |problem: String| Failure::failed(format!("--numa {node}: {problem}"));
+        let of_node = nodes.cpus_of(node).map_err(failed)?;
+        let both: Vec<u16> = wanted.into_iter().filter(|cpu| of_node.contains(cpu)).collect();
+        if both.is_empty() {
+            let its = cpus::as_list(&of_node);
+            return Err(failed(match self.cpus {
+                Some(_) => format!("no CPU of --cpus is of this node, which has {its}"),
+                None => format!("this process may run on no CPU of the node, which has {its}"),
+            }));
+        }
+        match cpus::prefer_memory_of(node) {
+            // Containers often forbid it. The kernel takes memory of the CPU's node first anyway.
+            Err(_) if is_auto => (),
+            result => result.map_err(|error| {
+                failed(format!("the system refuses the node's memory (set_mempolicy): {error}"))
+            })?,
+        }
+        Ok(both)
     }
 
     /// Those of `--cpus`, or all that this process may run on.
@@ -91,14 +160,99 @@ pub(crate) enum Setting {
     Numa,
 }
 
-/// The CPUs of a node.
-fn cpus_of(node: u16) -> Result<Vec<u16>, String> {
-    const NODES: &str = "/sys/devices/system/node";
-    let Ok(list) = fs::read_to_string(format!("{NODES}/node{node}/cpulist")) else {
-        let nodes = fs::read_to_string(format!("{NODES}/online"));
-        let nodes = nodes.as_deref().map_or("none", str::trim);
-        return Err(format!("there is no such node; this machine has {nodes}"));
-    };
-    // A node may have memory only.
-    Ok(cpu_list(list.trim()).unwrap_or_default())
+/// The nodes of a machine, as Linux shows them (`Documentation/ABI/stable/sysfs-devices-node`).
+struct Nodes(PathBuf);
+
+impl Nodes {
+    fn of_this_machine() -> Self {
+        Self("/sys/devices/system/node".into())
+    }
+
+    /// Nodes that are online, as text.
+    fn online(&self) -> Option<String> {
+        let text = fs::read_to_string(self.0.join("online")).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn folder(&self, node: u16) -> PathBuf {
+        self.0.join(format!("node{node}"))
+    }
+
+    /// The CPUs of a node.
+    fn cpus_of(&self, node: u16) -> Result<Vec<u16>, String> {
+        let Ok(list) = fs::read_to_string(self.folder(node).join("cpulist")) else {
+            let nodes = self.online();
+            let nodes = nodes.as_deref().unwrap_or("none");
+            return Err(format!("there is no such node; this machine has {nodes}"));
+        };
+        // A node may have memory only.
+        Ok(cpu_list(list.trim()).unwrap_or_default())
+    }
+
+    /// The node that has most of these CPUs; among equal ones, that with most free memory. `None`
+    /// if all of them are of the only node.
+    fn best_for(&self, wanted: &[u16]) -> Option<u16> {
+        let nodes = cpu_list(&self.online()?).ok()?;
+        let cpus_here = |node: u16| {
+            let its = self.cpus_of(node).unwrap_or_default();
+            its.iter().filter(|cpu| wanted.contains(cpu)).count()
+        };
+        let best = |node: &u16| (cpus_here(*node), self.free_kib(*node), Reverse(*node));
+        nodes.iter().copied().filter(|_| nodes.len() > 1).max_by_key(best)
+    }
+
+    /// Free memory of a node.
+    fn free_kib(&self, node: u16) -> u64 {
+        let text = fs::read_to_string(self.folder(node).join("meminfo")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.split_once("MemFree:"));
+        let number = line.and_then(|(_, rest)| rest.split_whitespace().next());
+        number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A machine with these nodes: CPUs and free memory in KiB.
+    fn machine(place: &Path, nodes: &[(&str, u64)]) -> Nodes {
+        for (number, (cpus, free_kib)) in nodes.iter().enumerate() {
+            let folder = place.join(format!("node{number}"));
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cpulist"), format!("{cpus}\n")).unwrap();
+            let memory =
+                format!("Node {number} MemTotal: 9 kB\nNode {number} MemFree: {free_kib} kB\n");
+            fs::write(folder.join("meminfo"), memory).unwrap();
+        }
+        fs::write(place.join("online"), format!("0-{}\n", nodes.len() - 1)).unwrap();
+        Nodes(place.to_owned())
+    }
+
+    #[test]
+    fn best_node_has_most_of_the_cpus_and_then_most_free_memory() {
+        let place = tempfile::tempdir().unwrap();
+        let nodes = machine(place.path(), &[("0-3", 10), ("4-7", 30), ("8-11", 20), ("", 90)]);
+        let all: Vec<u16> = (0..12).collect();
+        assert_eq!(nodes.best_for(&all), Some(1));
+        assert_eq!(nodes.best_for(&[0, 1, 2, 4, 5]), Some(0));
+        assert_eq!(nodes.cpus_of(3), Ok(Vec::new()), "it has memory only");
+        assert_eq!(nodes.cpus_of(4).unwrap_err(), "there is no such node; this machine has 0-3");
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(machine(place.path(), &[("0-3", 10)]).best_for(&[0]), None);
+        assert_eq!(Nodes(place.path().join("none")).best_for(&[0]), None);
+    }
+
+    #[test]
+    fn choice_of_a_node_is_a_number_or_a_word() {
+        let parsed = ["0", "1023", "auto", "off"].map(str::parse::<Numa>);
+        assert_eq!(
+            parsed.map(Result::unwrap),
+            [Numa::Node(0), Numa::Node(1023), Numa::Auto, Numa::Off]
+        );
+        for wrong in ["", "-1", "0x0", "65536", "Auto"] {
+            assert!(wrong.parse::<Numa>().is_err(), "{wrong:?}");
+        }
+    }
 }

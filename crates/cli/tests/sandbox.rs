@@ -107,6 +107,9 @@ fn cpus_and_nodes_that_are_not_there_are_named() {
     lab.write("e.toml", "numa = 999\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
     let node = lab.refused(&["serve", "--config", "e.toml", "--cpus", "0"], 1);
     assert!(node.contains("e.toml: --numa 999: there is no such node"), "{node}");
+    lab.write("f.toml", "numa = 'all'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
+    let word = lab.refused(&["serve", "--config", "f.toml"], 1);
+    assert!(word.contains("`numa` must be the number of a node"), "{word}");
     assert!(said.contains("c.toml: cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
 }
 

@@ -1,10 +1,14 @@
 //! The CPUs of this process, and the NUMA node of its memory.
 //!
 //! Both are set before the first thread starts, because each thread inherits them from the one that
-//! starts it. A sandbox hides the cgroup's quota, so the quota is read once, before the sandbox.
+//! starts it. The quota of the cgroups may change at any time.
+
+mod quota;
 
 use std::io;
 use std::sync::OnceLock;
+
+use quota::Quota;
 
 /// Limit of NUMA nodes: `MAX_NUMNODES` of Linux is 1024 at most.
 const NODES_MAX: usize = 1024;
@@ -19,40 +23,52 @@ type CpuMask = [libc::c_ulong; CPUS_MAX / BITS];
 /// The CPUs that the calling thread, and so each later thread, may run on.
 #[must_use]
 pub fn allowed() -> Vec<u16> {
+    let mask = mask_of(0).unwrap_or([0; CPUS_MAX / BITS]);
+    let is_set = |cpu: &u16| mask[usize::from(*cpu) / BITS] >> (usize::from(*cpu) % BITS) & 1 == 1;
+    (0..CPUS_MAX as u16).filter(is_set).collect()
+}
+
+/// The CPUs of a thread; 0 is the calling thread.
+fn mask_of(thread: libc::pid_t) -> Option<CpuMask> {
     let mut mask: CpuMask = [0; CPUS_MAX / BITS];
     // SAFETY: the call writes at most the bytes of the mask.
     let got = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of::<CpuMask>(), mask.as_mut_ptr())
+        libc::syscall(libc::SYS_sched_getaffinity, thread, size_of::<CpuMask>(), mask.as_mut_ptr())
     };
-    let is_set = |cpu: &u16| mask[usize::from(*cpu) / BITS] >> (usize::from(*cpu) % BITS) & 1 == 1;
-    if got < 0 { Vec::new() } else { (0..CPUS_MAX as u16).filter(is_set).collect() }
+    (got >= 0).then_some(mask)
 }
 
 /// Threads that run at a time: the number of the allowed CPUs, or the [`quota`].
 #[must_use]
 pub fn parallelism() -> usize {
-    allowed().len().max(1).min(quota().unwrap_or(usize::MAX))
+    parallelism_of(0)
 }
 
-/// The quota before the sandbox.
-static QUOTA: OnceLock<Option<usize>> = OnceLock::new();
+/// As [`parallelism`], for a thread; 0 is the calling thread.
+pub(crate) fn parallelism_of(thread: libc::pid_t) -> usize {
+    limited(thread, opened())
+}
 
-/// CPUs whose time the cgroup's quota permits, if they are fewer than the allowed ones; in a
-/// sandbox, those that it permitted before.
+fn limited(thread: libc::pid_t, quota: &Quota) -> usize {
+    let count = |mask: CpuMask| mask.iter().map(|word| word.count_ones() as usize).sum();
+    let allowed: usize = mask_of(thread).map_or(1, count);
+    allowed.min(quota.cpus().unwrap_or(usize::MAX))
+}
+
+/// CPUs whose time the cgroups permit now, if they are fewer than the allowed ones.
 #[must_use]
 pub fn quota() -> Option<usize> {
-    QUOTA.get().copied().unwrap_or_else(present_quota)
+    opened().cpus().filter(|quota| *quota < allowed().len())
 }
 
-fn present_quota() -> Option<usize> {
-    let available = std::thread::available_parallelism().ok()?.get();
-    (available < allowed().len()).then_some(available)
+fn opened() -> &'static Quota {
+    static QUOTA: OnceLock<Quota> = OnceLock::new();
+    QUOTA.get_or_init(Quota::open)
 }
 
-/// Reads what a sandbox hides, for later calls of [`quota`] and [`memory_node`].
+/// Opens what a sandbox hides, for later calls of [`quota`] and [`memory_node`].
 pub(crate) fn look() {
-    QUOTA.get_or_init(present_quota);
-    let _ = memory_node();
+    let _ = (quota(), memory_node());
 }
 
 /// CPUs as text, as Linux writes them: `0-3,8`.
@@ -138,6 +154,16 @@ mod tests {
         assert_eq!(as_list(&[]), "");
         assert_eq!(as_list(&[7]), "7");
         assert_eq!(as_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+    }
+
+    #[test]
+    fn quota_limits_the_cpus_of_a_thread() {
+        let place = tempfile::tempdir().unwrap();
+        let all = allowed().len();
+        for (limit, expected) in [("100000 100000", 1), ("max 100000", all)] {
+            std::fs::write(place.path().join("cpu.max"), limit).unwrap();
+            assert_eq!(limited(0, &Quota::of("0::/\n", place.path())), expected);
+        }
     }
 
     #[test]

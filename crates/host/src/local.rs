@@ -739,7 +739,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         file.as_file().set_len(8 << 20).unwrap();
         let volume = volume(file.path(), 2);
-        let idle_cpus = || volume.parts.workers.as_ref().unwrap().load().idle_cpus;
+        let idle_cpus = || volume.parts.workers.as_ref().unwrap().load_now().idle_cpus;
         let before = idle_cpus();
         let mut client = steady(&volume);
         assert_eq!(idle_cpus(), before - 1);

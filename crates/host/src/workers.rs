@@ -190,11 +190,35 @@ struct Pool {
     numbers: Arc<Mutex<Vec<u32>>>,
     /// Number of the pool, which no other running pool of this process has.
     id: usize,
-    cpus: usize,
+    cpus: Cpus,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
     /// Users that exist, by their number.
     users: Mutex<Vec<bool>>,
+}
+
+/// CPUs that a pool and its submitters have. They are counted again once in [`COUNT_EVERY`], because
+/// an operator may change them, or the quota of their time.
+#[derive(Default)]
+struct Cpus {
+    count: AtomicUsize,
+    /// Time of the last count; 0 before the first.
+    counted: AtomicU64,
+}
+
+/// Ours: a change is seen at once by a person, and a count takes microseconds.
+const COUNT_EVERY: Nanos = Nanos(1_000_000_000);
+
+impl Cpus {
+    /// The number at this time; `count` finds it.
+    fn count(&self, now: Nanos, count: impl FnOnce() -> usize) -> usize {
+        let counted = Nanos(self.counted.load(Ordering::Relaxed));
+        if counted == Nanos(0) || now.since(counted) >= COUNT_EVERY {
+            self.count.store(count(), Ordering::Relaxed);
+            self.counted.store(now.0, Ordering::Relaxed);
+        }
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 /// Volumes with equal keys share their workers.
@@ -244,7 +268,7 @@ impl Pool {
             threads,
             numbers,
             id: take_lowest(&mut numbers_of_pools()),
-            cpus: cpus.len(),
+            cpus: Cpus::default(),
             submitters: AtomicUsize::new(0),
             users: Mutex::default(),
         }
@@ -270,6 +294,20 @@ impl Pool {
         // The lock ends before the threads of a pool that nobody needs.
         drop(running);
         faster.unwrap_or(started)
+    }
+
+    /// CPUs for the unbound workers and their submitters.
+    fn cpus(&self, now: Nanos) -> usize {
+        self.cpus.count(now, || {
+            let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+            let thread = numbers.first().and_then(|number| i32::try_from(*number).ok());
+            cpus::parallelism_of(thread.unwrap_or_default())
+        })
+    }
+
+    /// Number of workers that may run on any CPU.
+    fn unbound_threads(&self) -> usize {
+        self.threads.len() - self.bound.len()
     }
 
     /// Whether the system has started all threads.
@@ -369,23 +407,31 @@ impl Workers {
     }
 
     /// Load for a [`Workers::busy`] submitter. The figures may be inconsistent.
-    pub(crate) fn load(&self) -> Load {
-        let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    pub(crate) fn load(&self, now: Nanos) -> Load {
         let submitters = self.pool.submitters.load(Ordering::Relaxed);
         let fanned_out_bytes = self.pool.unbound.in_flight_bytes();
-        let idle_cpus = few(self.pool.cpus.saturating_sub(submitters));
+        let without_work = self.pool.cpus(now).saturating_sub(submitters);
+        // A CPU without a worker is of no use.
+        let idle_cpus = without_work.min(self.pool.unbound_threads());
+        let idle_cpus = u16::try_from(idle_cpus).unwrap_or(u16::MAX);
         Load { idle_cpus, fanned_out_bytes, ..Load::default() }
     }
 
     /// Whether workers lately had to wait for a CPU that others used.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.pool.unbound.is_crowded(stages::now())
+    pub(crate) fn is_crowded(&self, now: Nanos) -> bool {
+        self.pool.unbound.is_crowded(now)
+    }
+
+    /// The load at this moment.
+    #[cfg(test)]
+    pub(crate) fn load_now(&self) -> Load {
+        self.load(stages::now())
     }
 
     /// Waits until all unbound workers sleep.
     #[cfg(test)]
     pub(crate) fn fall_asleep(&self) {
-        while self.pool.unbound.sleeping() < self.pool.threads.len() - self.pool.bound.len() {
+        while self.pool.unbound.sleeping() < self.pool.unbound_threads() {
             std::thread::yield_now();
         }
     }
@@ -403,7 +449,7 @@ impl Workers {
 
     /// Passes a job to any free worker; `task` runs it now if there are no worker threads.
     pub(crate) fn submit(&self, job: Job, task: &mut Task) {
-        if self.pool.threads.len() == self.pool.bound.len() {
+        if self.pool.unbound_threads() == 0 {
             return self.pool.unbound.run(job, task);
         }
         self.pool.unbound.put(self.user, job);
@@ -514,11 +560,11 @@ mod tests {
             })),
             &mut task,
         );
-        assert_eq!(workers.load().fanned_out_bytes, 2 * 4096);
+        assert_eq!(workers.load_now().fanned_out_bytes, 2 * 4096);
         assert!(workers.help(&mut task));
         assert_eq!(ran_on.recv().unwrap(), std::thread::current().id());
         assert!(!workers.help(&mut task), "the other job runs already");
-        assert_eq!(workers.load().fanned_out_bytes, 4096);
+        assert_eq!(workers.load_now().fanned_out_bytes, 4096);
         go_on.send(()).unwrap();
         drop(workers);
         assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
@@ -637,12 +683,27 @@ mod tests {
     }
 
     #[test]
-    fn submitter_that_is_busy_leaves_one_cpu_less() {
+    fn cpus_are_counted_again_after_a_second() {
+        let cpus = Cpus::default();
+        let begun = Nanos(5);
+        assert_eq!(cpus.count(begun, || 4), 4);
+        assert_eq!(cpus.count(begun + Nanos(COUNT_EVERY.0 - 1), || unreachable!()), 4);
+        assert_eq!(cpus.count(begun + COUNT_EVERY, || 2), 2);
+    }
+
+    #[test]
+    fn cpu_without_a_worker_is_not_idle() {
         let workers = Workers::start(WorkerConfig::default());
-        let cpus = workers.load().idle_cpus;
+        assert_eq!(workers.load_now().idle_cpus, 0);
+    }
+
+    #[test]
+    fn submitter_that_is_busy_leaves_one_cpu_less() {
+        let workers = Workers::start(WorkerConfig { unbound: cpus::allowed().len(), bound: false });
+        let cpus = workers.load_now().idle_cpus;
         let busy = workers.busy();
-        assert_eq!(workers.load().idle_cpus, cpus - 1);
+        assert_eq!(workers.load_now().idle_cpus, cpus - 1);
         drop(busy);
-        assert_eq!(workers.load().idle_cpus, cpus);
+        assert_eq!(workers.load_now().idle_cpus, cpus);
     }
 }

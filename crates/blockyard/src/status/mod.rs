@@ -84,7 +84,7 @@ pub struct Process {
 pub struct Placement {
     /// CPUs that the process may use, as a list: `0-3,8`.
     pub cpus: String,
-    /// CPUs whose time the cgroup's quota permits, if they are fewer; as it was at the start.
+    /// CPUs whose time the cgroup's quota permits, if they are fewer.
     pub quota_cpus: Option<u64>,
     /// The preferred NUMA node of its memory, if there is one.
     pub memory_node: Option<u16>,

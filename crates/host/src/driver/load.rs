@@ -7,6 +7,7 @@ use blockyard_engine::dm::crypt::pipeline::Load;
 
 use super::turn::Turn;
 use super::{Driver, Parts};
+use crate::stages::now;
 use crate::workers::{Busy, Workers};
 
 /// The load of a volume whose placement of ciphers depends on it.
@@ -40,9 +41,10 @@ impl Watch {
 
     /// The load now.
     fn now(&self) -> Load {
+        let now = now();
         let together_bytes = self.turn.as_ref().map_or(0, Turn::together_bytes);
-        let together_bytes = if self.workers.is_crowded() { 0 } else { together_bytes };
-        Load { together_bytes, ..self.workers.load() }
+        let together_bytes = if self.workers.is_crowded(now) { 0 } else { together_bytes };
+        Load { together_bytes, ..self.workers.load(now) }
     }
 }
 

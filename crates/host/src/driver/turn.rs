@@ -92,6 +92,7 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpus;
     use crate::workers::WorkerConfig;
 
     /// Turns of so many requests of 4 KiB until the load is steady; at most 100.
@@ -133,12 +134,14 @@ mod tests {
 
     #[test]
     fn steady_submitter_keeps_a_cpu_busy() {
-        let workers = Workers::start(WorkerConfig::default());
-        let idle_cpus = workers.load().idle_cpus;
+        let unbound = cpus::allowed().len();
+        let workers = Workers::start(WorkerConfig { unbound, bound: false });
+        let idle_cpus = || workers.load_now().idle_cpus;
+        let before = idle_cpus();
         let mut turn = Turn::new(&workers, 4096);
         turns_until_steady(&mut turn, 32, 0);
-        assert_eq!(workers.load().idle_cpus, idle_cpus - 1);
+        assert_eq!(idle_cpus(), before - 1);
         turn.sleep();
-        assert_eq!(workers.load().idle_cpus, idle_cpus);
+        assert_eq!(idle_cpus(), before);
     }
 }

@@ -168,10 +168,10 @@ fn steady_submitter_that_runs_a_job_of_its_workers_is_one_submitter() {
         return;
     }
     let workers = Arc::clone(volume.parts.workers.as_ref().unwrap());
-    let expected = workers.load().idle_cpus;
+    let expected = workers.load_now().idle_cpus;
     let (saw, seen) = std::sync::mpsc::channel();
     let looks = Arc::clone(&workers);
-    let run = Box::new(move |_: &mut Task| saw.send(looks.load().idle_cpus).unwrap());
+    let run = Box::new(move |_: &mut Task| saw.send(looks.load_now().idle_cpus).unwrap());
     let job = Job::one(run, &CompletionQueue::new().unwrap(), 0);
     workers.submit(Job { wake: Wake::ForMany, ..job }, &mut Task::new());
     driver.submit(bio(Op::Read, 5));

@@ -124,7 +124,7 @@ fn requests_of_a_client_that_does_not_read_end_and_its_thread_is_not_busy() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let volume = volume(&dir.path().join("image"));
     let workers: &Arc<Workers> = volume.parts.workers.as_ref().unwrap();
-    let before = workers.load();
+    let before = workers.load_now();
     for count in [5, 0] {
         let (mut transmission, mut client) = connected(&volume);
         transmission.become_steady(&mut client);
@@ -132,8 +132,8 @@ fn requests_of_a_client_that_does_not_read_end_and_its_thread_is_not_busy() {
         transmission.take_and_submit(&writes(count));
         std::thread::scope(|scope| {
             let client = scope.spawn(move || {
-                let has_ended = comes_true(|| workers.load().fanned_out_bytes == 0);
-                let is_free = comes_true(|| workers.load() == before);
+                let has_ended = comes_true(|| workers.load_now().fanned_out_bytes == 0);
+                let is_free = comes_true(|| workers.load_now() == before);
                 client
                     .read_exact(&mut vec![0; filled + (1 + count as usize) * REPLY_BYTES])
                     .unwrap();
