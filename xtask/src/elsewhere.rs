@@ -11,7 +11,8 @@ use std::fs;
 
 const PAGE: &str = "docs/lab.md";
 const SECTION: Section = Section { command: "cargo x elsewhere" };
-const EXPERIMENTS: [&str; 3] = ["cfq-slices-2009", "cloudflare-2020", "ioscheds-null-2016"];
+const EXPERIMENTS: [&str; 4] =
+    ["cfq-slices-2009", "cloudflare-2020", "ioscheds-null-2016", "mq-deadline-2024"];
 
 /// Factors up to this, and its reciprocal, count as near.
 const NEAR_FACTOR: f64 = 1.25;

@@ -100,6 +100,12 @@ pub const BUILTIN: &[Builtin] = &[
         fits: Some(include_str!("../../../experiments/ioscheds-null-2016.fits.toml")),
     },
     Builtin {
+        name: "mq-deadline-2024",
+        group: Group::Elsewhere,
+        text: include_str!("../../../experiments/mq-deadline-2024.toml"),
+        fits: Some(include_str!("../../../experiments/mq-deadline-2024.fits.toml")),
+    },
+    Builtin {
         name: "ceph-2026",
         group: Group::Ours,
         text: include_str!("../../../experiments/ceph-2026.toml"),

@@ -33,6 +33,8 @@ pub(super) struct MergeHash {
     buckets: [Vec<Option<RequestId>>; 2],
     /// Bits of a bucket's index.
     bits: u32,
+    /// Bios do not look here.
+    is_skipped: bool,
 }
 
 /// Edge of a request that touches.
@@ -57,7 +59,7 @@ impl MergeHash {
         let buckets = requests.clamp(16, 1 << 16) * 4;
         let bits = buckets.next_power_of_two().ilog2();
         let empty = || core::iter::repeat_n(None, 1 << bits).collect();
-        Self { buckets: [empty(), empty()], bits }
+        Self { buckets: [empty(), empty()], bits, is_skipped: false }
     }
 
     fn bucket(&mut self, edge: Edge, sector: Sector) -> &mut Option<RequestId> {
@@ -183,9 +185,11 @@ impl RequestQueue {
         let joiner = Joiner::of_bio(bio, part);
         let plugged = self.plugs.is_open(io_context);
         let target = if plugged { self.plugged_target(&joiner, io_context) } else { None };
+        let looks = self.waiting > 0 && !self.hash.is_skipped;
         // Both edges in the hash.
-        self.requests.visit(if self.waiting > 0 { 2 } else { 0 });
-        let Some((id, side)) = target.or_else(|| self.waiting_target(&joiner)) else {
+        self.requests.visit(if looks { 2 } else { 0 });
+        let others = || if looks { self.waiting_target(&joiner) } else { None };
+        let Some((id, side)) = target.or_else(others) else {
             return false;
         };
         match side {
@@ -194,6 +198,12 @@ impl RequestQueue {
         }
         self.join(now, id, &joiner.on(side));
         true
+    }
+
+    /// Whether later bios skip the look-up of a waiting request outside of their submitter's plug:
+    /// mq-deadline's patch of January 2024 does so while others hold its lock.
+    pub fn skip_merge_lookups(&mut self, skips: bool) {
+        self.hash.is_skipped = skips;
     }
 
     /// A request of the submitter's own plug. The elevator does not know plugged requests and is

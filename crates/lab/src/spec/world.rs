@@ -54,6 +54,10 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
     let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator, elevator_costs) = queue(root, &topology, &device)?;
     let stack = null::stack(root, &queue, &device)?;
+    if stack.is_some() && elevator_costs.lock == ElevatorLock::Deferred {
+        let what = "has a deferred lock, which a queue above another one cannot have";
+        return Err(root.wrong_key("queue", what));
+    }
     let limits = limits(root, &device)?;
     Ok(Config {
         topology,
@@ -120,6 +124,7 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
         direct_write_page: ns(&mut costs, "direct_write_page_ns", 0)?,
         create: ns(&mut costs, "create_ns", 10_000)?,
         verify_kib: ns(&mut costs, "verify_ns_per_kib", 0)?,
+        random_offset: ns(&mut costs, "random_offset_ns", 0)?,
     };
     costs.finish()?;
     let bandwidth = bandwidth(&mut machine, topology.sockets)?;
@@ -380,6 +385,11 @@ fn queue(
         timeout: (timeout_ms > 0).then(|| Nanos::from_ms(timeout_ms)),
     };
     let costs = elevator_costs(&mut section)?;
+    let is_null = matches!(device, DeviceConfig::Null(null) if null.queue_mode == QueueMode::Mq);
+    if costs.lock == ElevatorLock::Deferred && !is_null {
+        let what = "is \"deferred\", which only a null device with queue_mode \"mq\" can have";
+        return Err(section.wrong_key("lock", what));
+    }
     section.finish()?;
     Ok((read, elevator, costs))
 }
@@ -390,6 +400,7 @@ fn elevator_costs(queue: &mut Section<'_>) -> Result<ElevatorCosts, Error> {
         ("off", ElevatorLock::None),
         ("queue", ElevatorLock::Queue),
         ("hctx", ElevatorLock::HardwareQueue),
+        ("deferred", ElevatorLock::Deferred),
     ];
     let lock = queue.choice("lock", &locks)?;
     let mut costs = queue.part("costs")?;

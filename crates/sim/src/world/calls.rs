@@ -82,6 +82,8 @@ fn next_call(
     let call = task.next(now, &Returned { status: Ok(()), reaped: &reaped, usage });
     let interface = task.interface();
     let own = own_time(&machine.config.costs, interface, &call);
+    let jumps = jumps(&call, &mut machine.threads[thread].next_bytes);
+    let choice = if jumps { machine.config.call_costs.random_offset } else { Nanos(0) };
     let summed_bytes = task.content().map_or(0, Content::take_summed_bytes);
     let sums = Nanos(machine.config.call_costs.verify_kib.0 * summed_bytes / 1024);
     let caller = &mut machine.threads[thread];
@@ -89,7 +91,7 @@ fn next_call(
     let turn = make_call(machine, devices, (call, interface), (cpu, thread));
     let Turn::Run(burst) = turn else { return turn };
     let caller = &mut machine.threads[thread];
-    let user = own + std::mem::take(&mut caller.unpaid_sums);
+    let user = own + choice + std::mem::take(&mut caller.unpaid_sums);
     caller.user = caller.user + user;
     Turn::Run(burst + user)
 }
@@ -101,6 +103,18 @@ fn own_time(costs: &Costs, interface: Interface, call: &Call) -> Nanos {
         (Interface::Sync, Call::Reap { .. }) => Nanos(0),
         _ => costs.user,
     }
+}
+
+/// Whether an operation does not begin at the end of the last one. Notes its own end.
+fn jumps(call: &Call, next_bytes: &mut u64) -> bool {
+    let (Call::Read { offset_bytes, len_bytes, .. }
+    | Call::Write { offset_bytes, len_bytes, .. }
+    | Call::Submit { offset_bytes, len_bytes, .. }) = *call
+    else {
+        return false;
+    };
+    let expected = std::mem::replace(next_bytes, offset_bytes + len_bytes);
+    offset_bytes != expected
 }
 
 fn usage(threads: &Threads<'_>, thread: ThreadId) -> Usage {

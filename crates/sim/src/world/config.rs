@@ -105,6 +105,9 @@ pub struct CallCosts {
     pub create: Nanos,
     /// A checksum of a program, per KiB of its data.
     pub verify_kib: Nanos,
+    /// A program's choice of an offset that does not follow its last operation: random numbers, and
+    /// the map of the blocks that it has had.
+    pub random_offset: Nanos,
 }
 
 /// Periodic other work of a CPU: ticks, timers, other threads.

@@ -18,7 +18,7 @@ use crate::cpu::CpuId;
 use crate::fs::CommitStep;
 
 /// A thread.
-// 16 fields: each layer keeps its started work for the thread here.
+// 17 fields: each layer keeps its started work for the thread here.
 pub(super) struct Thread {
     pub(super) kind: Kind,
     pub(super) io_context: IoContext,
@@ -32,6 +32,8 @@ pub(super) struct Thread {
     pub(super) user: Nanos,
     /// Time of checksums that no burst has paid for.
     pub(super) unpaid_sums: Nanos,
+    /// Offset behind its last operation.
+    pub(super) next_bytes: u64,
     pub(super) over: bool,
     /// Number of the current wait, to ignore timers of earlier ones.
     pub(super) wait_number: u64,
@@ -153,6 +155,7 @@ impl Thread {
             waits: None,
             user: Nanos(0),
             unpaid_sums: Nanos(0),
+            next_bytes: 0,
             over: false,
             wait_number: 0,
             in_flight: 0,

@@ -130,6 +130,18 @@ fn verification_takes_user_time_for_each_byte_written_and_read_back() {
     assert_eq!(job(&config, "rw=write bs=8k verify=crc32c").usage.user, Nanos(0));
 }
 
+#[test]
+fn random_offset_takes_user_time_and_the_next_one_in_order_none() {
+    let mut config = immediate();
+    let user = |config: &Config, rw: &str| job(config, &format!("rw={rw} bs=4k")).usage.user;
+    assert_eq!(user(&config, "randread"), Nanos(0), "the control");
+    config.call_costs.random_offset = Nanos(150);
+    assert_eq!(user(&config, "read"), Nanos(0));
+    // Two of the offsets may follow each other.
+    let random = user(&config, "randread").0;
+    assert!(random > (IOS - 3) * 150 && random <= IOS * 150, "{random}");
+}
+
 /// Commit records of a journal with barriers.
 #[derive(Default)]
 struct Commits(u64);

@@ -27,4 +27,8 @@ pub enum ElevatorLock {
     Queue,
     /// A lock for each hardware queue (`hctx->lock`).
     HardwareQueue,
+    /// A single one that nobody waits for, as in the patches for mq-deadline of January 2024: new
+    /// requests go to a list with a short lock, and the CPU that dispatches takes them from there;
+    /// others leave the dispatch to it, and skip look-ups for merges. For a null device only.
+    Deferred,
 }

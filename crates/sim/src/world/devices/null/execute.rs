@@ -115,7 +115,8 @@ impl Null {
             self.deliver(machine);
             return false;
         }
-        let parked = self.submit(now, bio) == Submitted::Parked;
+        let at = now + machine.threads.spent();
+        let parked = self.submit(at, now, bio) == Submitted::Parked;
         if let Some(stack) = self.stack {
             machine.threads.spend(stack.costs.request);
         }
@@ -147,7 +148,9 @@ impl Null {
     /// Dispatches from the device's only queue. A completion may let the elevator dispatch more.
     fn run_one(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut issues = std::mem::take(&mut self.issues);
-        while let Queues::One(queue) = &mut self.queues {
+        while self.dispatches(&mut machine.threads, by.cpu)
+            && let Queues::One(queue) = &mut self.queues
+        {
             queue.dispatch(machine.threads.now(), &mut issues);
             self.pay_elevator(&mut machine.threads, by.cpu);
             if issues.is_empty() {
@@ -254,7 +257,7 @@ impl Null {
             Queues::Bios => unreachable!("bios are no requests"),
             Queues::One(queue) => {
                 queue.complete(machine.threads.now(), issue.tag, BlkStatus::Ok);
-                self.pay_elevator(&mut machine.threads, by.cpu);
+                self.pay_completion(&mut machine.threads, by.cpu);
             }
             Queues::Stacked(queue) => match queue.config().stacking.complete_by {
                 CompleteBy::Here => self.original_ends(machine, by, issue),
@@ -317,17 +320,25 @@ impl Null {
         let due = self.interrupts.next_at().is_some_and(|at| at <= now);
         let interrupt = if due { self.interrupts.take() } else { None };
         let cpu = match &interrupt {
-            Some((_, Interrupt::Timer(cpu, _) | Interrupt::Call(cpu, _))) => *cpu,
+            Some((
+                _,
+                Interrupt::Timer(cpu, _) | Interrupt::Call(cpu, _) | Interrupt::Dispatch(cpu),
+            )) => *cpu,
             None => KEEPER,
         };
         let by = Context { cpu, is_worker: false, is_interrupt: true };
         machine.threads.running_on = Some(cpu);
-        if let Some((_, what)) = interrupt {
-            machine.threads.spend(machine.config.costs.interrupt);
-            match what {
-                Interrupt::Timer(_, issue) => self.complete(machine, by, issue),
-                Interrupt::Call(_, what) => self.run_softirq(machine, by, what),
+        match interrupt {
+            Some((_, Interrupt::Timer(_, issue))) => {
+                machine.threads.spend(machine.config.costs.interrupt);
+                self.complete(machine, by, issue);
             }
+            Some((_, Interrupt::Call(_, what))) => {
+                machine.threads.spend(machine.config.costs.interrupt);
+                self.run_softirq(machine, by, what);
+            }
+            // The queues are run below, and this CPU is in its loop already.
+            Some((_, Interrupt::Dispatch(_))) | None => {}
         }
         self.end_interrupt(machine, by);
         machine.threads.running_on = None;

@@ -41,7 +41,7 @@ use super::super::causes::{ElevatorCounters, NullCauses};
 use super::super::config::{NullConfig, QueueMode, StackConfig, StackCosts};
 use super::super::threads::Threads;
 use super::bios::Bios;
-use super::elevator::ElevatorWork;
+use super::elevator::{ElevatorWork, Turn as ElevatorTurn};
 use workers::Workers;
 
 /// The only path of a stacked queue.
@@ -73,6 +73,8 @@ enum Interrupt {
     Timer(CpuId, Issue),
     /// Another CPU has ended a request submitted on this one.
     Call(CpuId, Softirq),
+    /// This CPU goes on with its dispatch.
+    Dispatch(CpuId),
 }
 
 /// The queues.
@@ -210,22 +212,53 @@ impl Null {
 
     /// The context pays for the elevator's work since the last call.
     fn pay_elevator(&mut self, threads: &mut Threads<'_>, cpu: CpuId) {
-        let (steps, hctx) = match &self.queues {
-            Queues::Bios => return,
-            Queues::One(queue) => (queue.steps(), self.queue.hctx_of(cpu.0)),
-            Queues::Stacked(queue) => {
-                let upper = self.stack.map_or(0, |stack| stack.upper.hctx_of(cpu.0));
-                (queue.upper().steps(), upper)
-            }
-        };
+        let Some((steps, hctx)) = self.steps(cpu) else { return };
         let cost = self.work.take(steps, threads.now() + threads.spent(), hctx);
         threads.spend(cost);
     }
 
-    fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {
+    /// The context pays for the elevator's work on a completion.
+    fn pay_completion(&mut self, threads: &mut Threads<'_>, cpu: CpuId) {
+        let Some((steps, hctx)) = self.steps(cpu) else { return };
+        let cost = self.work.complete(steps, threads.now() + threads.spent(), hctx);
+        threads.spend(cost);
+    }
+
+    /// Steps of the queue that receives bios, and its hardware queue of a CPU.
+    fn steps(&self, cpu: CpuId) -> Option<(u64, u16)> {
+        match &self.queues {
+            Queues::Bios => None,
+            Queues::One(queue) => Some((queue.steps(), self.queue.hctx_of(cpu.0))),
+            Queues::Stacked(queue) => {
+                let upper = self.stack.map_or(0, |stack| stack.upper.hctx_of(cpu.0));
+                Some((queue.upper().steps(), upper))
+            }
+        }
+    }
+
+    /// Whether this CPU dispatches from the device's only queue now.
+    fn dispatches(&mut self, threads: &mut Threads<'_>, cpu: CpuId) -> bool {
+        let Queues::One(queue) = &self.queues else { return false };
+        let cost = self.work.add(queue.steps(), threads.now() + threads.spent());
+        threads.spend(cost);
+        let at = threads.now() + threads.spent();
+        match self.work.turn(at, cpu, queue.has_work()) {
+            ElevatorTurn::Dispatch => true,
+            ElevatorTurn::Leave => false,
+            ElevatorTurn::Call(holder, until) => {
+                self.interrupts.schedule(until, Interrupt::Dispatch(holder));
+                false
+            }
+        }
+    }
+
+    fn submit(&mut self, at: Nanos, now: Nanos, bio: Bio) -> Submitted {
         match &mut self.queues {
             Queues::Bios => unreachable!("the caller has ended it"),
-            Queues::One(queue) => queue.submit_bio(now, bio),
+            Queues::One(queue) => {
+                queue.skip_merge_lookups(self.work.skips_merges(at));
+                queue.submit_bio(now, bio)
+            }
             Queues::Stacked(queue) => queue.submit_bio(now, bio),
         }
     }

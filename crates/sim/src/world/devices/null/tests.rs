@@ -271,6 +271,17 @@ fn elevators_cost_what_they_do_and_the_lock_lets_one_cpu_in_at_a_time() {
 }
 
 #[test]
+fn under_a_deferred_lock_cpus_wait_for_the_list_only_and_all_reads_end() {
+    let costs = |lock| ElevatorCosts { step: Nanos(30), lock, contended: Nanos(200) };
+    for elevator in ["mq-deadline", "bfq"] {
+        let (locked, with) = read_under(elevator, 1, costs(ElevatorLock::Queue));
+        let (deferred, without) = read_under(elevator, 1, costs(ElevatorLock::Deferred));
+        assert!(deferred * 4 > locked * 5, "{elevator}: {deferred} and {locked} reads");
+        assert!(without.lock_waits.0 * 3 < with.lock_waits.0, "{elevator}: {without:?} {with:?}");
+    }
+}
+
+#[test]
 fn same_seed_gives_the_same_trace() {
     let config = world(device(QueueMode::Mq, IrqMode::Softirq, 4), Some(Stacking::BEFORE));
     assert_eq!(read(&config).0, read(&config).0);
