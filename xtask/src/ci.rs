@@ -57,7 +57,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
     ("hygiene", Lane::Binary, "hygiene"),
     ("recording", Lane::Binary, "recording"),
-    ("dist", Lane::Binary, "dist --check --no-wheel"),
+    ("dist", Lane::Binary, "dist --check --no-wheel --no-static"),
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
     ("systemd", Lane::Binary, "systemd"),

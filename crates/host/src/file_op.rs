@@ -41,6 +41,16 @@ impl FileOpKind {
     }
 }
 
+/// A message of these vectors, without an address and without control data.
+pub(crate) fn message(vecs: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: a header of zeroes is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = vecs.as_mut_ptr();
+    // C libraries have different types for it.
+    header.msg_iovlen = vecs.len().min(libc::UIO_MAXIOV as usize) as _;
+    header
+}
+
 /// A piece of memory as an `iovec`.
 pub(crate) fn iovec(base: *mut u8, len_bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len_bytes }

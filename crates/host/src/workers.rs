@@ -197,8 +197,8 @@ struct Pool {
     users: Mutex<Vec<bool>>,
 }
 
-/// CPUs that a pool and its submitters have. They are counted again once in [`COUNT_EVERY`], because
-/// an operator may change them, or the quota of their time.
+/// CPUs that a pool and its submitters have. They are counted again once in [`COUNT_EVERY`],
+/// because an operator may change them, or the quota of their time.
 #[derive(Default)]
 struct Cpus {
     count: AtomicUsize,

@@ -1,6 +1,7 @@
 //! Checks of the packages: equal bytes when made twice, an installation in a bare root that leaves
 //! nothing behind, and a run of the image.
 
+use super::{rpm, static_program};
 use crate::bare;
 use crate::lab::Lab;
 use crate::tools::{self, tool};
@@ -44,24 +45,20 @@ pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Installs, uses and removes the Debian package, looks into the RPM, and runs the image.
-pub(super) fn installs(files: &[PathBuf]) -> Result<()> {
+/// Installs, uses and removes the packages, and runs the image and the static program.
+pub(super) fn works(files: &[PathBuf], static_program: Option<&Path>) -> Result<()> {
     let [deb, rpm, oci, ..] = files else { anyhow::bail!("a package is missing") };
     let lab = Lab::new()?;
+    if let Some(program) = static_program {
+        static_program::check(&lab, program)?;
+    }
     debian(&lab, bare::BOOKWORM, deb)?;
     if bare::is_offered(bare::TRIXIE)? {
         debian(&lab, bare::TRIXIE, deb)?;
     } else {
         println!("the mirror has no {}: the package is not installed there", bare::TRIXIE);
     }
-    let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
-    for file in [
-        "/usr/bin/blockyard",
-        "/usr/share/man/man1/blockyard.1.gz",
-        "/usr/share/zsh/site-functions/_blockyard",
-    ] {
-        ensure!(list.lines().any(|line| line == file), "{file} is not in the RPM");
-    }
+    rpm_system(&lab, rpm)?;
     image(&lab, oci)
 }
 
@@ -69,34 +66,77 @@ fn debian(lab: &Lab, suite: &str, deb: &Path) -> Result<()> {
     let root = lab.disk().join(suite);
     bare::unpack(suite, &root)?;
     fs::copy(deb, root.join("blockyard.deb"))?;
-    let before = state(&root)?;
-    let begin = Instant::now();
-    inside(&root, "dpkg -i /blockyard.deb")?;
-    inside(&root, USE)?;
-    let seconds = begin.elapsed().as_secs_f64();
-    ensure!(seconds < FIRST_FILE_MAX_S, "the first file of a mount takes {seconds:.0} s");
-    inside(&root, "dpkg --purge blockyard && rm -r /root && mkdir -m 700 /root")?;
-    let after = state(&root)?;
-    let left: Vec<&str> = after.lines().filter(|line| !before.contains(*line)).collect();
-    ensure!(left.is_empty(), "the removal leaves: {left:?}");
-    println!(
-        "a bare {suite}: {seconds:.1} s from the package to a file of a mount, and nothing is left"
-    );
+    let install = || inside(&root, "dpkg -i /blockyard.deb");
+    let remove = || inside(&root, "dpkg --purge blockyard");
+    is_used(&format!("a bare {suite}"), &root, install, remove)?;
     Ok(fs::remove_dir_all(&root)?)
 }
 
-/// All files of a root, without those that dpkg itself writes, and without `/run`, which is empty
-/// after a start of the system.
+/// A bare Debian whose C library is a package of RPM too. No mirror of an RPM system is a mirror of
+/// Debian's; but RPM resolves what the program needs, and runs the scripts, as there.
+fn rpm_system(lab: &Lab, file: &Path) -> Result<()> {
+    let list = tools::read(tool("rpm").args(["-qlp", "--nosignature"]).arg(file))?;
+    for file in [
+        "/usr/bin/blockyard",
+        "/usr/share/man/man1/blockyard.1.gz",
+        "/usr/share/zsh/site-functions/_blockyard",
+    ] {
+        ensure!(list.lines().any(|line| line == file), "{file} is not in the RPM");
+    }
+    let needs = tools::read(tool("rpm").args(["-qp", "--requires", "--nosignature"]).arg(file))?;
+    let versions = needs.lines().filter_map(|line| line.strip_prefix("libc.so.6(GLIBC_2."));
+    let minors = versions.filter_map(|rest| rest.split([')', '.']).next()?.parse::<u32>().ok());
+    println!("the RPM needs glibc 2.{}", minors.max().context("it needs no glibc")?);
+    let root = lab.disk().join("rpm");
+    bare::unpack(bare::BOOKWORM, &root)?;
+    let rpm = |words: &[&str], file: &Path| {
+        let mut rpm = tool("rpm");
+        tools::read(rpm.arg("--root").arg(&root).args(words).arg(file))
+    };
+    rpm(&["--initdb"], Path::new("--quiet"))?;
+    let install = ["--install", "--nosignature"];
+    let lacks = rpm(&install, file);
+    ensure!(lacks.is_err(), "the RPM needs no C library");
+    rpm(&install, &rpm::of_libraries(lab.disk(), &root)?)?;
+    let remove = || rpm(&["--erase"], Path::new("blockyard"));
+    is_used("a system with RPM", &root, || rpm(&install, file), remove)?;
+    Ok(fs::remove_dir_all(&root)?)
+}
+
+/// Installs a package in a bare root, uses it, and removes it; then nothing is left.
+fn is_used(
+    name: &str,
+    root: &Path,
+    install: impl FnOnce() -> Result<String>,
+    remove: impl FnOnce() -> Result<String>,
+) -> Result<()> {
+    let before = state(root)?;
+    let begin = Instant::now();
+    install()?;
+    inside(root, USE)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    ensure!(seconds < FIRST_FILE_MAX_S, "the first file of a mount takes {seconds:.0} s");
+    remove()?;
+    inside(root, "rm -r /root && mkdir -m 700 /root")?;
+    let after = state(root)?;
+    let left: Vec<&str> = after.lines().filter(|line| !before.contains(*line)).collect();
+    ensure!(left.is_empty(), "the removal leaves: {left:?}");
+    println!("{name}: {seconds:.1} s from the package to a file of a mount, and nothing is left");
+    Ok(())
+}
+
+/// All files of a root, without those that dpkg and RPM themselves write, and without `/run`, which
+/// is empty after a start of the system.
 fn state(root: &Path) -> Result<String> {
     let mut find = tool("find");
     find.arg(root).args(["-mindepth", "1", "-printf", "/%P %y %m\n"]);
     let all = tools::read(&mut find)?;
-    let is_dpkgs = |line: &&str| {
-        ["/var/lib/dpkg/", "/var/log/", "/root/", "/proc/", "/dev/", "/run/"]
+    let is_theirs = |line: &&str| {
+        ["/var/lib/dpkg/", "/var/lib/rpm", "/var/log/", "/root/", "/proc/", "/dev/", "/run/"]
             .iter()
             .any(|folder| line.starts_with(folder))
     };
-    let mut lines: Vec<&str> = all.lines().filter(|line| !is_dpkgs(line)).collect();
+    let mut lines: Vec<&str> = all.lines().filter(|line| !is_theirs(line)).collect();
     lines.sort_unstable();
     Ok(lines.join("\n") + "\n")
 }

@@ -1,15 +1,17 @@
 //! `cargo x dist`: the release as it is shipped, in `target/dist`.
 //!
 //! The program has no symbols; they are in `blockyard.debug` beside it, and backtraces and
-//! debuggers find that file by its name. The packages for Debian and for RPM systems and the image
-//! for containers have that program; the wheel has the library for Python. Their bytes depend on
-//! program, library and commit only.
+//! debuggers find that file by its name. The static program needs no library of the system, and its
+//! symbols are nowhere. Both name the libraries in them ([`sbom`]). The packages for Debian and for
+//! RPM systems and the image for containers have the first program; the wheel has the library for
+//! Python. Their bytes depend on program, library and commit only.
 
 mod check;
 mod deb;
 mod oci;
 mod rpm;
 mod sbom;
+mod static_program;
 mod tree;
 mod wheel;
 
@@ -34,6 +36,9 @@ pub(crate) struct Args {
     /// Without the wheel for Python, whose library takes minutes to build.
     #[arg(long, conflicts_with = "program")]
     no_wheel: bool,
+    /// Without the static program, which takes minutes to build.
+    #[arg(long, conflicts_with = "program")]
+    no_static: bool,
 }
 
 /// Facts that stand in every package.
@@ -67,14 +72,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let python = if args.no_wheel { None } else { Some(lab::build_python(true)?) };
     let release = Release::of(program, python)?;
     let files = packages(&release)?;
-    sums(&release.folder, &files)?;
+    let static_program = if args.no_static { None } else { Some(static_program::make(&release)?) };
+    sums(&release.folder, files.iter().chain(&static_program))?;
     if args.check {
         let again = release.folder.join("again");
         fs::create_dir_all(&again)?;
         let second = packages(&Release { folder: again.clone(), ..release })?;
         check::are_equal(&files, &second)?;
         fs::remove_dir_all(&again)?;
-        check::installs(&files)?;
+        check::works(&files, static_program.as_deref())?;
     }
     Ok(())
 }
@@ -129,9 +135,7 @@ fn program() -> Result<PathBuf> {
     tools::need("objcopy")?;
     tools::run(Command::new("objcopy").arg("--only-keep-debug").args([&built, &symbols]))?;
     // The link holds the name of the file without its folder.
-    let mut strip = Command::new("objcopy");
-    strip.current_dir(&dist).args(["--strip-all", "--add-gnu-debuglink=blockyard.debug"]);
-    tools::run(strip.args([&built, &program]))?;
+    strip(&built, &program, &["--add-gnu-debuglink=blockyard.debug"])?;
     let len_bytes = fs::metadata(&program)?.len();
     ensure!(len_bytes <= SIZE_MAX_BYTES, "the program has {len_bytes} bytes");
     find_symbols(&program, &symbols)?;
@@ -139,6 +143,18 @@ fn program() -> Result<PathBuf> {
     println!("{}: {}, {:.1} MB", program.display(), version.trim(), len_bytes as f64 / 1e6);
     println!("{}: its symbols", symbols.display());
     Ok(program)
+}
+
+/// Copies a program without its symbols, and adds the list of its libraries.
+fn strip(built: &Path, program: &Path, words: &[&str]) -> Result<()> {
+    let folder = folder();
+    let list = folder.join("section");
+    fs::write(&list, sbom::section()?)?;
+    let section = format!("{}=section", sbom::SECTION);
+    let mut strip = Command::new("objcopy");
+    strip.current_dir(&folder).args(["--strip-all", "--add-section", &section]).args(words);
+    tools::run(strip.args([built, program]))?;
+    Ok(fs::remove_file(&list)?)
 }
 
 /// The version in the workspace's manifest.
@@ -160,9 +176,8 @@ fn time_s() -> Result<u64> {
 }
 
 /// Writes the checksums of all files.
-fn sums(folder: &Path, files: &[PathBuf]) -> Result<()> {
-    let mut names: Vec<&std::ffi::OsStr> =
-        files.iter().filter_map(|file| file.file_name()).collect();
+fn sums<'a>(folder: &Path, files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
+    let mut names: Vec<&std::ffi::OsStr> = files.filter_map(|file| file.file_name()).collect();
     names.extend(["blockyard", "blockyard.debug"].map(std::ffi::OsStr::new));
     let mut sum = tools::tool("sha256sum");
     let text = tools::read(sum.current_dir(folder).args(names))?;

@@ -582,7 +582,8 @@ impl DeviceFile {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
             // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlives the call.
-            let done = unsafe { libc::ioctl(self.file().as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+            let done =
+                unsafe { libc::ioctl(self.file().as_raw_fd(), BLKDISCARD as _, range.as_ptr()) };
             return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -594,7 +595,8 @@ impl DeviceFile {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
             // SAFETY: BLKZEROOUT reads two u64 from the pointer, which outlives the call.
-            let done = unsafe { libc::ioctl(self.file().as_raw_fd(), BLKZEROOUT, range.as_ptr()) };
+            let done =
+                unsafe { libc::ioctl(self.file().as_raw_fd(), BLKZEROOUT as _, range.as_ptr()) };
             return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -639,8 +641,8 @@ fn replaced(path: &Path) -> Error {
 }
 
 /// `_IO(0x12, 119)` and `_IO(0x12, 127)` of `linux/fs.h`.
-const BLKDISCARD: u64 = 0x1277;
-const BLKZEROOUT: u64 = 0x127f;
+const BLKDISCARD: u32 = 0x1277;
+const BLKZEROOUT: u32 = 0x127f;
 
 impl HeaderSource for DeviceFile {
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::uri::Uri;
-use crate::file_op::iovec;
+use crate::file_op::{iovec, message};
 use crate::poll;
 use crate::tls::{Shake, Stream};
 
@@ -52,10 +52,7 @@ impl Wire {
     }
 
     fn send_plain(&self, vecs: &mut [libc::iovec]) -> io::Result<usize> {
-        // SAFETY: an all-zero header is a valid one: no address, no control data.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = vecs.as_mut_ptr();
-        header.msg_iovlen = vecs.len().min(libc::UIO_MAXIOV as usize);
+        let header = message(vecs);
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: every vector describes memory of the caller that stays until this returns.
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) };
@@ -96,10 +93,7 @@ impl Wire {
             };
             return tls.receive(self.socket.as_fd(), to, RecvFlags::DONTWAIT);
         }
-        // SAFETY: an all-zero header is a valid one: no address, no control data.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = vecs.as_mut_ptr();
-        header.msg_iovlen = vecs.len().min(libc::UIO_MAXIOV as usize);
+        let mut header = message(vecs);
         // SAFETY: the caller owns the memory of the vectors.
         done(unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) })
     }

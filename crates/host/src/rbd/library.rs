@@ -187,7 +187,12 @@ impl Library {
         let handle =
             unsafe { libc::dlopen(c"librbd.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            return Err("Ceph's library is missing here: install the package librbd1".into());
+            let remedy = if cfg!(target_feature = "crt-static") {
+                "this static program cannot load Ceph's library: use the one of a package"
+            } else {
+                "Ceph's library is missing here: install the package librbd1"
+            };
+            return Err(remedy.into());
         }
         let library = Handle(handle);
         Ok(Self {

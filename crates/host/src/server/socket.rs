@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use rustls::{ServerConfig, ServerConnection};
 
+use crate::file_op::message;
 use crate::tls::{Shake, Stream};
 
 /// One client.
@@ -173,10 +174,7 @@ impl Socket {
         let flags = libc::MSG_NOSIGNAL | flags;
         while next < vecs.len() {
             let rest = &mut vecs[next..];
-            // SAFETY: an all-zero header is a valid one: no address, no control data.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            header.msg_iov = rest.as_mut_ptr();
-            header.msg_iovlen = rest.len().min(libc::UIO_MAXIOV as usize);
+            let header = message(rest);
             // SAFETY: every vector describes memory of the caller that stays until this returns.
             let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, flags) };
             if sent < 0 {
