@@ -13,6 +13,7 @@
 //! here. The completions of one executor return through its own [`CompletionQueue`].
 
 mod queue;
+mod wake_ups;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -53,6 +54,13 @@ pub(crate) fn round_trip_ns() -> u64 {
 /// adds little to it.
 pub(crate) fn spin_time() -> Nanos {
     Nanos(round_trip_ns() / 8)
+}
+
+/// A hand-over with wake-ups that take this time, compared with the measured one; at least that
+/// one. The worker wakes up, and at the end its submitter.
+fn hand_over_percent(wake_up: Nanos) -> u16 {
+    let percent = 2 * wake_up.0 * 100 / round_trip_ns();
+    u16::try_from(percent.max(100)).unwrap_or(u16::MAX)
 }
 
 /// The median of some hand-overs; others were interrupted.
@@ -197,12 +205,11 @@ struct Pool {
     users: Mutex<Vec<bool>>,
 }
 
-/// CPUs that a pool and its submitters have. They are counted again once in [`COUNT_EVERY`],
+/// CPUs that a pool and its submitters have. They are counted again at most once in [`COUNT_EVERY`],
 /// because an operator may change them, or the quota of their time.
-#[derive(Default)]
 struct Cpus {
     count: AtomicUsize,
-    /// Time of the last count; 0 before the first.
+    /// Time of the last count.
     counted: AtomicU64,
 }
 
@@ -210,14 +217,21 @@ struct Cpus {
 const COUNT_EVERY: Nanos = Nanos(1_000_000_000);
 
 impl Cpus {
-    /// The number at this time; `count` finds it.
-    fn count(&self, now: Nanos, count: impl FnOnce() -> usize) -> usize {
+    fn new(count: usize) -> Self {
+        Self { count: AtomicUsize::new(count), counted: AtomicU64::new(stages::now().0) }
+    }
+
+    fn get(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Takes a new number from `count`, if the last one is old.
+    fn count_again(&self, now: Nanos, count: impl FnOnce() -> usize) {
         let counted = Nanos(self.counted.load(Ordering::Relaxed));
-        if counted == Nanos(0) || now.since(counted) >= COUNT_EVERY {
+        if now.since(counted) >= COUNT_EVERY {
             self.count.store(count(), Ordering::Relaxed);
             self.counted.store(now.0, Ordering::Relaxed);
         }
-        self.count.load(Ordering::Relaxed)
     }
 }
 
@@ -268,7 +282,7 @@ impl Pool {
             threads,
             numbers,
             id: take_lowest(&mut numbers_of_pools()),
-            cpus: Cpus::default(),
+            cpus: Cpus::new(cpus::parallelism()),
             submitters: AtomicUsize::new(0),
             users: Mutex::default(),
         }
@@ -296,13 +310,13 @@ impl Pool {
         faster.unwrap_or(started)
     }
 
-    /// CPUs for the unbound workers and their submitters.
-    fn cpus(&self, now: Nanos) -> usize {
-        self.cpus.count(now, || {
+    /// Counts the CPUs for the unbound workers and their submitters again, if the number is old.
+    fn count_cpus(&self, now: Nanos) {
+        self.cpus.count_again(now, || {
             let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             let thread = numbers.first().and_then(|number| i32::try_from(*number).ok());
             cpus::parallelism_of(thread.unwrap_or_default())
-        })
+        });
     }
 
     /// Number of workers that may run on any CPU.
@@ -410,11 +424,18 @@ impl Workers {
     pub(crate) fn load(&self, now: Nanos) -> Load {
         let submitters = self.pool.submitters.load(Ordering::Relaxed);
         let fanned_out_bytes = self.pool.unbound.in_flight_bytes();
-        let without_work = self.pool.cpus(now).saturating_sub(submitters);
+        let without_work = self.pool.cpus.get().saturating_sub(submitters);
         // A CPU without a worker is of no use.
         let idle_cpus = without_work.min(self.pool.unbound_threads());
         let idle_cpus = u16::try_from(idle_cpus).unwrap_or(u16::MAX);
-        Load { idle_cpus, fanned_out_bytes, ..Load::default() }
+        let wake_up = self.pool.unbound.wake_ups.typical(now);
+        let hand_over_percent = wake_up.map_or(100, hand_over_percent);
+        Load { idle_cpus, fanned_out_bytes, hand_over_percent, ..Load::default() }
+    }
+
+    /// Counts the CPUs again, if the number is old.
+    pub(crate) fn count_cpus(&self, now: Nanos) {
+        self.pool.count_cpus(now);
     }
 
     /// Whether workers lately had to wait for a CPU that others used.
@@ -684,11 +705,13 @@ mod tests {
 
     #[test]
     fn cpus_are_counted_again_after_a_second() {
-        let cpus = Cpus::default();
-        let begun = Nanos(5);
-        assert_eq!(cpus.count(begun, || 4), 4);
-        assert_eq!(cpus.count(begun + Nanos(COUNT_EVERY.0 - 1), || unreachable!()), 4);
-        assert_eq!(cpus.count(begun + COUNT_EVERY, || 2), 2);
+        let cpus = Cpus::new(4);
+        let begun = Nanos(cpus.counted.load(Ordering::Relaxed));
+        cpus.count_again(begun + Nanos(COUNT_EVERY.0 - 1), || unreachable!());
+        assert_eq!(cpus.get(), 4);
+        cpus.count_again(begun + COUNT_EVERY, || 2);
+        assert_eq!(cpus.get(), 2);
+        cpus.count_again(begun + COUNT_EVERY + Nanos(1), || unreachable!());
     }
 
     #[test]

@@ -284,7 +284,9 @@ fn measure(count: usize, shape: Shape, rounds: usize, is_smoke: bool) -> Result<
         let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
         for round in 0..rounds {
             for at in 0..subjects.len() {
-                // Another subject begins each round.
+                // Another subject begins each round, and each has two predecessors in turns: after
+                // one that heats all CPUs, a subject is slower.
+                let at = if round % 2 == 0 { at } else { subjects.len() - 1 - at };
                 let at = (at + round) % subjects.len();
                 samples[at].push(subjects[at].measure(&job));
             }

@@ -83,7 +83,10 @@ pub(crate) fn submit(client: &mut Client, job: &Job, seed: u64) {
     let mut done: Vec<Done> = Vec::with_capacity(job.depth);
     let mut submitted = 0;
     while submitted < job.requests || client.in_flight() > 0 {
-        client.plug();
+        // A client knows that a lone request is awaited, but not that of a plug.
+        if job.depth > 1 {
+            client.plug();
+        }
         while submitted < job.requests && client.in_flight() < job.depth {
             let offset_bytes = places.next();
             let len_bytes = job.len_bytes;

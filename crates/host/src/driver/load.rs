@@ -19,13 +19,19 @@ pub(super) struct Watch {
     long: Option<bool>,
     /// `None` if short requests never go to workers.
     turn: Option<Turn>,
+    /// Number of looks at the load since the CPUs were counted.
+    looks: u32,
 }
+
+/// Looks at the load after which a submitter that does not sleep counts the CPUs again. Ours: a
+/// fraction of a second for one that is busy.
+const LOOKS: u32 = 256;
 
 impl Watch {
     pub(super) fn new(parts: &Parts) -> Option<Self> {
         let workers = Arc::clone(parts.workers.as_ref()?);
         let turn = parts.batches_from_bytes.map(|bytes| Turn::new(&workers, bytes));
-        Some(Self { workers, long_from: parts.asks_load_from?, long: None, turn })
+        Some(Self { workers, long_from: parts.asks_load_from?, long: None, turn, looks: 0 })
     }
 
     /// Notes a new bio; returns whether it is long.
@@ -40,8 +46,13 @@ impl Watch {
     }
 
     /// The load now.
-    fn now(&self) -> Load {
+    fn now(&mut self) -> Load {
         let now = now();
+        self.looks += 1;
+        if self.looks == LOOKS {
+            self.looks = 0;
+            self.workers.count_cpus(now);
+        }
         let together_bytes = self.turn.as_ref().map_or(0, Turn::together_bytes);
         let together_bytes = if self.workers.is_crowded(now) { 0 } else { together_bytes };
         Load { together_bytes, ..self.workers.load(now) }
@@ -73,7 +84,7 @@ impl Driver {
     /// Reports the load to the shard while this thread is busy; `at_once_bytes` go to the cipher
     /// now. Does nothing after a short bio.
     pub(super) fn look(&mut self, at_once_bytes: u64) {
-        if let Some(watch) = &self.watch
+        if let Some(watch) = &mut self.watch
             && let Some(is_awaited) = watch.long
         {
             self.shard.set_load(Load { at_once_bytes, is_awaited, ..watch.now() });
@@ -93,6 +104,9 @@ impl Driver {
         if self.turn().is_some_and(Turn::sleep) {
             self.look_at_turn();
         }
+        if let Some(watch) = &self.watch {
+            watch.workers.count_cpus(now());
+        }
     }
 
     fn turn(&mut self) -> Option<&mut Turn> {
@@ -101,7 +115,7 @@ impl Driver {
 
     #[inline(never)]
     fn look_at_turn(&mut self) {
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = &mut self.watch {
             self.shard.set_load(watch.now());
         }
     }

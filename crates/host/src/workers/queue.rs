@@ -13,6 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::time::Nanos;
 
+use super::wake_ups::WakeUps;
 use super::{Job, Task, WAKES_FROM_BYTES, Wake, spin_time};
 use crate::stages::now;
 
@@ -33,6 +34,7 @@ pub(super) struct Queue {
     waiting: AtomicUsize,
     /// Time until which batches stay with their submitters.
     crowded_until: AtomicU64,
+    pub(super) wake_ups: WakeUps,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ struct Jobs {
     waiting_bytes: u64,
     /// Number of workers that look for a job without sleep.
     spinning: usize,
-    /// Time of the call to a worker for batches that has not come yet.
+    /// Time of the first call to a worker that has not come yet.
     called: Option<Nanos>,
     /// Number of workers that wait for a job; only these are woken.
     sleeping: usize,
@@ -100,12 +102,9 @@ impl Jobs {
         if self.sleeping == 0 || self.turns.is_empty() {
             return false;
         }
-        if wake == Wake::Always {
-            return true;
-        }
-        let wakes =
-            self.called.is_none() && self.spinning == 0 && self.waiting_bytes >= WAKES_FROM_BYTES;
-        if wakes {
+        let is_enough = || self.spinning == 0 && self.waiting_bytes >= WAKES_FROM_BYTES;
+        let wakes = wake == Wake::Always || (self.called.is_none() && is_enough());
+        if wakes && self.called.is_none() {
             self.called = Some(now());
         }
         wakes
@@ -226,6 +225,7 @@ impl Queue {
         if let Some(called) = jobs.called.take() {
             let now = now();
             self.note(now.since(called), now);
+            self.wake_ups.note(now.since(called), now);
         }
         jobs
     }

@@ -94,15 +94,17 @@ const fn at_most(atomics: f64, lines: f64) -> Option<Bounds> {
 
 /// A bound is the most of eight runs, and half a use of each cipher call: a counter that each of
 /// them changes adds a whole one. `adaptive` measures a hand-over when it opens a volume, and its
-/// number of hand-overs depends on that. So its cases with idle CPUs have no bound; `linux-today`
-/// makes eight for each request of 1 MiB, on the same path.
+/// number of hand-overs depends on that. So its cases with idle CPUs have no bound. With one
+/// submitter, `linux-today` sleeps and wakes up as often as the machine lets it (138 to 165 atomic
+/// instructions in five runs on one machine). With two it makes eight hand-overs for each request
+/// of 1 MiB, on the same path.
 const CASES: [Case; 14] = [
     one("4 KiB read q32", "inline", 64, at_most(0.5, 0.5)),
     one("4 KiB write q32", "inline", 64, at_most(2.5, 0.5)),
     two("4 KiB read q32", "adaptive", 64, at_most(0.6, 0.5)),
     two("4 KiB write q32", "adaptive", 64, at_most(2.6, 0.5)),
-    one("1 MiB read q1", "linux-today", 8, at_most(149.3, 37.2)),
-    one("1 MiB write q1", "linux-today", 8, at_most(154.8, 34.9)),
+    one("1 MiB read q1", "linux-today", 8, None),
+    one("1 MiB write q1", "linux-today", 8, None),
     two("1 MiB read q8", "linux-today", 8, at_most(125.4, 56.0)),
     two("1 MiB write q8", "linux-today", 8, at_most(127.6, 57.4)),
     one("4 KiB read q32", "adaptive", 512, None),

@@ -187,6 +187,9 @@ pub struct Load {
     pub together_bytes: u64,
     /// Whether these are the only requests, and their submitter does nothing but wait for them.
     pub is_awaited: bool,
+    /// Time of a hand-over to a sleeping worker and back, as percentage of the one for which
+    /// [`Adaptive`] has been made; at least 100.
+    pub hand_over_percent: u16,
 }
 
 impl Default for Load {
@@ -198,6 +201,7 @@ impl Default for Load {
             at_once_bytes: 0,
             together_bytes: 0,
             is_awaited: false,
+            hand_over_percent: 100,
         }
     }
 }
@@ -215,8 +219,8 @@ impl Facts {
     /// Whether a worker gets the part, if `least_bytes` pay for a hand-over to a sleeping worker
     /// and back.
     fn fans_out(&self, least_bytes: u32) -> bool {
-        let Load { idle_cpus, fanned_out_bytes, is_awaited, .. } = self.load;
-        let least_bytes = u64::from(least_bytes);
+        let Load { idle_cpus, fanned_out_bytes, is_awaited, hand_over_percent, .. } = self.load;
+        let least_bytes = u64::from(least_bytes) * u64::from(hand_over_percent) / 100;
         let len_bytes = u64::from(self.len_bytes);
         let cpus = u64::from(idle_cpus);
         let at_once_bytes = self.at_once_bytes();
@@ -526,6 +530,14 @@ mod tests {
         assert_eq!(fanned_out(load, 1, 1 << 20), 0, "there is but one part");
         let load = Load { idle_cpus: 3, ..load };
         assert_eq!(fanned_out(load, 64, LEAST / 4), 45);
+    }
+
+    #[test]
+    fn slow_hand_over_pays_for_more_bytes_only() {
+        let load = Load { idle_cpus: 1, hand_over_percent: 200, ..Load::default() };
+        assert_eq!([4, 7, 8].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 0, 8]);
+        let load = Load { is_awaited: true, ..load };
+        assert_eq!([16, 23, 24].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 0, 8]);
     }
 
     #[test]
