@@ -205,8 +205,8 @@ struct Pool {
     users: Mutex<Vec<bool>>,
 }
 
-/// CPUs that a pool and its submitters have. They are counted again at most once in [`COUNT_EVERY`],
-/// because an operator may change them, or the quota of their time.
+/// CPUs that a pool and its submitters have. They are counted again at most once in
+/// [`COUNT_EVERY`], because an operator may change them, or the quota of their time.
 struct Cpus {
     count: AtomicUsize,
     /// Time of the last count.
