@@ -4,7 +4,7 @@
 
 mod doors;
 
-use super::peers::PLAIN;
+use super::peers::{PLAIN, PLAIN_DISK};
 use super::{example_text, machine, progress};
 use crate::markdown::{Section, table};
 use crate::tools;
@@ -200,7 +200,8 @@ impl Run {
     /// Rate of a cell, of that of the cipher or of the unencrypted server on as many CPUs.
     fn share(&self, cell: &Cell) -> Option<f64> {
         let limit = |name| self.cell((&cell.shape, &cell.job), name, cell.cpus);
-        limit(CIPHER).or_else(|| limit(PLAIN)).map(|limit| cell.mib_s / limit.mib_s)
+        let limit = limit(CIPHER).or_else(|| limit(PLAIN)).or_else(|| limit(PLAIN_DISK));
+        limit.map(|limit| cell.mib_s / limit.mib_s)
     }
 
     /// The subjects of a job.

@@ -49,7 +49,7 @@ pub(super) enum Placement {
 }
 
 impl Placement {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Placement::Apart => "apart",
             Placement::Stacked => "stacked",

@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 /// Size of the largest header: 2 MiB for cryptsetup's LUKS1, 16 MiB for LUKS2.
@@ -20,11 +21,17 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// Name of the server that all others are compared with.
 pub(crate) const PLAIN: &str = "nbdkit file, unencrypted";
 
+/// Name of the unencrypted server of virtual machines.
+pub(crate) const PLAIN_DISK: &str = "qemu plain";
+
 /// Name of this build on a LUKS1 image.
 pub(crate) const OURS: &str = "blockyard";
 
 /// Name of an older build of ours, on a separate image.
 pub(crate) const BEFORE: &str = "blockyard, before";
+
+/// Name of this build with queues that always poll.
+pub(crate) const POLLED: &str = "blockyard, polled";
 
 /// Name of this build without its sandbox, on a separate image.
 pub(crate) const OPEN: &str = "blockyard, no sandbox";
@@ -160,23 +167,24 @@ pub(crate) fn start_vhost_user(lab: &Lab, images: &Images, on: Conditions) -> Re
     let help = tools::read(lab.unprivileged(lab.binary()).args(["serve", "--help"]))?;
     if help.contains("--poll") {
         let always = ["--poll", "always"];
-        peers.push(ours_vhost_user(lab, "blockyard, polled", &images.before, &always, on)?);
+        peers.push(ours_vhost_user(lab, POLLED, &images.before, &always, on)?);
     }
     if tools::need("qemu-storage-daemon").is_err() {
         return Ok(peers);
     }
     let luks1 = images.luks1.display().to_string();
+    let queues = available_parallelism()?.get().max(2);
     let mut encrypted = qemu_disk(&luks1, &lab.pass().display().to_string());
     let mut plain = tools::daemon("qemu-storage-daemon");
     let file = format!("driver=file,filename={},node-name=disk", images.plain.display());
     plain.args(["--blockdev", &file]);
     for (name, qemu, socket) in [
         ("qemu luks", &mut encrypted, lab.path("qemu-luks.vhost")),
-        ("qemu plain", &mut plain, lab.path("qemu-plain.vhost")),
+        (PLAIN_DISK, &mut plain, lab.path("qemu-plain.vhost")),
     ] {
         let place = format!("addr.type=unix,addr.path={}", socket.display());
-        let export = "type=vhost-user-blk,id=disk,node-name=disk,writable=on,num-queues=2";
-        qemu.args(["--export", &format!("{export},{place}")]);
+        let export = "type=vhost-user-blk,id=disk,node-name=disk,writable=on";
+        qemu.args(["--export", &format!("{export},num-queues={queues},{place}")]);
         let mut peer = start(name, std::mem::replace(qemu, Command::new("")), &socket, "", on)?;
         peer.vhost_user = Some(socket);
         peers.push(peer);

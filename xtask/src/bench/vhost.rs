@@ -6,6 +6,7 @@
 //! for two pollers and two queues, so that nothing polls.
 
 use super::fio::Job;
+use super::nbd::Placement;
 use super::peers::{self, Conditions, Images, Peer};
 use super::table::{self, Sample};
 use super::{NothingMoved, machine, moving, progress};
@@ -135,6 +136,60 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// A server with a socket for virtual machines, for `cargo x bench cores`.
+pub(super) struct Disk {
+    peer: Peer,
+    client: PathBuf,
+}
+
+/// Starts the servers that sleep while they are idle.
+pub(super) fn start_all(lab: &Lab, images: &Images) -> Result<Vec<Disk>> {
+    let client = lab::build_vhost_client()?;
+    let peers = peers::start_vhost_user(lab, images, Conditions::default())?;
+    let sleeps = |peer: &Peer| peer.name != peers::POLLED;
+    let disk = |peer| Disk { peer, client: client.clone() };
+    Ok(peers.into_iter().filter(sleeps).map(disk).collect())
+}
+
+impl Disk {
+    pub(super) fn name(&self) -> &'static str {
+        self.peer.name
+    }
+
+    fn row(&self) -> Result<Row<'_>> {
+        let socket = self.peer.vhost_user.as_ref().context("it has a socket")?;
+        Ok(Row {
+            name: self.peer.name,
+            server: Some(&self.peer),
+            client: self.client.clone(),
+            door: vec!["vhost-user".into(), socket.display().to_string()],
+            is_polled: false,
+        })
+    }
+
+    /// Writes and reads the whole disk: later runs have no newly touched pages.
+    pub(super) fn warm(&self, size_mib: u32) -> Result<()> {
+        warm(&self.row()?, size_mib, Placement::Free)
+    }
+
+    /// A run of a job with a queue for each of its connections.
+    pub(super) fn sample(&self, job: &Job, seconds: f64, size_mib: u32) -> Result<Sample> {
+        one(&self.row()?, job, (&milliseconds(seconds), size_mib), Placement::Free)
+    }
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.0}ms", seconds * 1000.0)
+}
+
+fn warm(row: &Row, size_mib: u32, placement: Placement) -> Result<()> {
+    for rw in ["write", "read"] {
+        let whole = Job { name: "warm", rw, block: "1m", depth: 4, connections: 1 };
+        one(row, &whole, (&size_mib.to_string(), size_mib), placement).context(row.name)?;
+    }
+    Ok(())
+}
+
 /// Runs jobs of one number of queues.
 fn measure(
     lab: &Lab,
@@ -147,12 +202,10 @@ fn measure(
     let on = Conditions { cpu: is_pinned.then_some(0), tls: None };
     let peers = peers::start_vhost_user(lab, images, on)?;
     let rows = rows(&peers, clients, &images.plain);
+    let placement = if is_pinned { Placement::Apart } else { Placement::Free };
     for row in rows.iter().filter(|row| !row.is_polled && row.server.is_some()) {
         // No run has the cost of newly touched pages.
-        for rw in ["write", "read"] {
-            let whole = Job { name: "warm", rw, block: "1m", depth: 4, connections: 1 };
-            one(row, &whole, &args.size.to_string(), args).context(row.name)?;
-        }
+        warm(row, args.size, Placement::Apart)?;
     }
     let mut samples = Vec::new();
     for round in 0..args.rounds {
@@ -166,7 +219,7 @@ fn measure(
                 }
                 progress(&format!("{round} {}: {}", job.name, row.name));
                 let sample = moving(args.seconds, |seconds| {
-                    one(row, job, &format!("{:.0}ms", seconds * 1000.0), args)
+                    one(row, job, (&milliseconds(seconds), args.size), placement)
                 });
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, row.name))?);
             }
@@ -190,7 +243,7 @@ fn rows<'a>(peers: &'a [Peer], clients: &Clients, plain: &Path) -> Vec<Row<'a>> 
         let polled = match peer.name {
             peers::OURS => "blockyard, polled client",
             "qemu luks" => "qemu luks, polled client",
-            "qemu plain" => "qemu plain, polled client",
+            peers::PLAIN_DISK => "qemu plain, polled client",
             // This server polls, so its client does too.
             _ => {
                 rows.push(row(peer.name, peer, "vhost-user-polled", socket));
@@ -216,15 +269,19 @@ fn rows<'a>(peers: &'a [Peer], clients: &Clients, plain: &Path) -> Vec<Row<'a>> 
 }
 
 /// One run. The client connects before the clocks are read.
-fn one(row: &Row, job: &Job, limit: &str, args: &Args) -> Result<Sample> {
-    let is_pinned = job.connections == 1;
+fn one(
+    row: &Row,
+    job: &Job,
+    (limit, size_mib): (&str, u32),
+    placement: Placement,
+) -> Result<Sample> {
     let mut client = Command::new(&row.client);
-    if is_pinned {
+    if placement == Placement::Apart {
         client = Command::new("taskset");
         let cpu = if row.server.is_some() { "1" } else { "0" };
         client.args(["-c", cpu]).arg(&row.client);
     }
-    client.args(&row.door).args(words(job, limit, args.size));
+    client.args(&row.door).args(words(job, limit, size_mib));
     let mut child = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let process = Watched(child.id());
     let mut lines = BufReader::new(child.stdout.take().context("a pipe")?);
@@ -244,7 +301,7 @@ fn one(row: &Row, job: &Job, limit: &str, args: &Args) -> Result<Sample> {
     let seen: Value = serde_json::from_str(&line).context("the client's JSON")?;
     let server_us = (after.0 - before.0) as f64 / 1000.0;
     let client_us = (after.1 - before.1) as f64 / 1000.0;
-    sample(row, job, &seen, (server_us, client_us))
+    sample(row, job, &seen, (server_us, client_us), placement)
 }
 
 fn words(job: &Job, limit: &str, size_mib: u32) -> Vec<String> {
@@ -260,7 +317,13 @@ fn words(job: &Job, limit: &str, size_mib: u32) -> Vec<String> {
         .collect()
 }
 
-fn sample(row: &Row, job: &Job, seen: &Value, cpu_us: (f64, f64)) -> Result<Sample> {
+fn sample(
+    row: &Row,
+    job: &Job,
+    seen: &Value,
+    cpu_us: (f64, f64),
+    placement: Placement,
+) -> Result<Sample> {
     let number = |name: &str| seen[name].as_f64().with_context(|| format!("no {name}"));
     let requests = number("requests")?;
     let seconds = number("seconds")?;
@@ -271,7 +334,7 @@ fn sample(row: &Row, job: &Job, seen: &Value, cpu_us: (f64, f64)) -> Result<Samp
     Ok(Sample {
         server: row.name,
         job: job.name,
-        placement: if job.connections == 1 { "apart" } else { "free" },
+        placement: placement.name(),
         mib_s: mib / seconds,
         iops: requests / seconds,
         p50_us: number("p50_us")?,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   one connection               the door's own thread, and workers where the server has them
-//!   a connection for each CPU    all on one volume
+//!   a connection for each CPU    all on one volume; at vhost-user a queue
 //! ```
 //! The clients need CPUs too, so a rate is that of both sides. The CPU time is the server's alone.
 
@@ -12,6 +12,7 @@ use crate::bench::fuse::{self, Shown};
 use crate::bench::nbd::{Placement, one};
 use crate::bench::peers::{self, Conditions, Images, Peer};
 use crate::bench::table::{Sample, middle};
+use crate::bench::vhost::{self, Disk};
 use crate::bench::{moving, progress};
 use crate::lab::Lab;
 use anyhow::{Context, Result};
@@ -33,6 +34,7 @@ const JOBS: [(&str, &str, &str, u32); 4] = [
 enum Door {
     Nbd(Peer),
     Fuse(Shown),
+    VhostUser(Disk),
 }
 
 impl Door {
@@ -40,6 +42,7 @@ impl Door {
         match self {
             Door::Nbd(peer) => peer.name,
             Door::Fuse(shown) => shown.name,
+            Door::VhostUser(disk) => disk.name(),
         }
     }
 
@@ -47,6 +50,7 @@ impl Door {
         match self {
             Door::Nbd(_) => "NBD",
             Door::Fuse(_) => "FUSE",
+            Door::VhostUser(_) => "vhost-user",
         }
     }
 
@@ -54,6 +58,7 @@ impl Door {
         match self {
             Door::Nbd(peer) => warm(&peer.uri, SIZE_MIB),
             Door::Fuse(shown) => shown.warm(SIZE_MIB),
+            Door::VhostUser(disk) => disk.warm(SIZE_MIB),
         }
         .with_context(|| self.server())
     }
@@ -62,6 +67,7 @@ impl Door {
         moving(seconds, |seconds| match self {
             Door::Nbd(peer) => one(peer, job, Placement::Free, seconds, SIZE_MIB),
             Door::Fuse(shown) => shown.sample(job, seconds, SIZE_MIB),
+            Door::VhostUser(disk) => disk.sample(job, seconds, SIZE_MIB),
         })
         .with_context(|| format!("{}: {}", job.name, self.server()))
     }
@@ -95,6 +101,9 @@ fn on(lab: &Lab, images: &Images, count: usize, args: &Args) -> Result<Vec<Cell>
         let fuse = fuse::start_all(lab, images)?;
         cells.extend(of_kind(&fuse.into_iter().map(Door::Fuse).collect::<Vec<_>>(), count, args)?);
     }
+    let disks: Vec<Door> =
+        vhost::start_all(lab, images)?.into_iter().map(Door::VhostUser).collect();
+    cells.extend(of_kind(&disks, count, args)?);
     Ok(cells)
 }
 
@@ -133,7 +142,7 @@ fn cell(door: &Door, cpus: usize, (shape, job): (&str, &Job), samples: &[Sample]
         cpus,
         shape: format!("{}, {shape}", door.name()),
         job: match door {
-            Door::Nbd(_) => format!("{} q{}", job.name, job.depth),
+            Door::Nbd(_) | Door::VhostUser(_) => format!("{} q{}", job.name, job.depth),
             Door::Fuse(_) => format!("{} q1", job.name),
         },
         subject: door.server().to_owned(),
