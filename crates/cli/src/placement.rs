@@ -94,11 +94,15 @@ impl PlacementArgs {
     /// Applies them to this thread and to all later ones. Returns the CPUs, if they are limited; or
     /// the setting that cannot be applied, with the reason.
     pub(crate) fn apply(&self) -> Result<Option<Vec<u16>>, (Setting, Failure)> {
-        if *self == Self::default() {
+        if self.cpus.is_none() && matches!(self.numa, None | Some(Numa::Off)) {
             return Ok(None);
         }
         let wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
-        let wanted = self.of_node(wanted).map_err(|failure| (Setting::Numa, failure))?;
+        let of_node = self.of_node(&wanted).map_err(|failure| (Setting::Numa, failure))?;
+        if self.cpus.is_none() && of_node.is_none() {
+            return Ok(None);
+        }
+        let wanted = of_node.unwrap_or(wanted);
         // Also if these are all that are allowed now: CPUs may be added later.
         let list = cpus::as_list(&wanted);
         cpus::run_on(&wanted).map_err(|error| {
@@ -107,20 +111,20 @@ impl PlacementArgs {
         Ok(Some(wanted))
     }
 
-    /// Those of the CPUs that are of the node. Memory comes from there, too.
-    fn of_node(&self, wanted: Vec<u16>) -> Result<Vec<u16>, Failure> {
+    /// Those of the CPUs that are of the node, from which memory comes, too; `None` without a node.
+    fn of_node(&self, wanted: &[u16]) -> Result<Option<Vec<u16>>, Failure> {
         let nodes = Nodes::of_this_machine();
         let (node, is_auto) = match self.numa {
-            None | Some(Numa::Off) => return Ok(wanted),
+            None | Some(Numa::Off) => return Ok(None),
             Some(Numa::Node(node)) => (node, false),
-            Some(Numa::Auto) => match nodes.best_for(&wanted) {
+            Some(Numa::Auto) => match nodes.best_for(wanted) {
                 Some(node) => (node, true),
-                None => return Ok(wanted),
+                None => return Ok(None),
             },
         };
         let failed = |problem: String| Failure::failed(format!("--numa {node}: {problem}"));
         let of_node = nodes.cpus_of(node).map_err(failed)?;
-        let both: Vec<u16> = wanted.into_iter().filter(|cpu| of_node.contains(cpu)).collect();
+        let both: Vec<u16> = wanted.iter().copied().filter(|cpu| of_node.contains(cpu)).collect();
         if both.is_empty() {
             let its = cpus::as_list(&of_node);
             return Err(failed(match self.cpus {
@@ -135,7 +139,7 @@ impl PlacementArgs {
                 failed(format!("the system refuses the node's memory (set_mempolicy): {error}"))
             })?,
         }
-        Ok(both)
+        Ok(Some(both))
     }
 
     /// Those of `--cpus`, or all that this process may run on.
@@ -190,7 +194,7 @@ impl Nodes {
     }
 
     /// The node that has most of these CPUs; among equal ones, that with most free memory. `None`
-    /// if all of them are of the only node.
+    /// on a machine with a single node, or if no node has any of them.
     fn best_for(&self, wanted: &[u16]) -> Option<u16> {
         let nodes = cpu_list(&self.online()?).ok()?;
         let cpus_here = |node: u16| {
@@ -198,7 +202,8 @@ impl Nodes {
             its.iter().filter(|cpu| wanted.contains(cpu)).count()
         };
         let best = |node: &u16| (cpus_here(*node), self.free_kib(*node), Reverse(*node));
-        nodes.iter().copied().filter(|_| nodes.len() > 1).max_by_key(best)
+        let may_be = |node: &u16| nodes.len() > 1 && cpus_here(*node) > 0;
+        nodes.iter().copied().filter(may_be).max_by_key(best)
     }
 
     /// Free memory of a node.
@@ -237,11 +242,19 @@ mod tests {
         let all: Vec<u16> = (0..12).collect();
         assert_eq!(nodes.best_for(&all), Some(1));
         assert_eq!(nodes.best_for(&[0, 1, 2, 4, 5]), Some(0));
+        assert_eq!(nodes.best_for(&[77]), None);
         assert_eq!(nodes.cpus_of(3), Ok(Vec::new()), "it has memory only");
         assert_eq!(nodes.cpus_of(4).unwrap_err(), "there is no such node; this machine has 0-3");
         let place = tempfile::tempdir().unwrap();
         assert_eq!(machine(place.path(), &[("0-3", 10)]).best_for(&[0]), None);
         assert_eq!(Nodes(place.path().join("none")).best_for(&[0]), None);
+    }
+
+    #[test]
+    fn without_a_node_and_without_cpus_nothing_is_limited() {
+        for numa in [None, Some(Numa::Off)] {
+            assert!(matches!(PlacementArgs { cpus: None, numa }.apply(), Ok(None)), "{numa:?}");
+        }
     }
 
     #[test]

@@ -63,7 +63,11 @@ pub fn quota() -> Option<usize> {
 
 fn opened() -> &'static Quota {
     static QUOTA: OnceLock<Quota> = OnceLock::new();
-    QUOTA.get_or_init(Quota::open)
+    if QUOTA.get().is_none() {
+        // The files are opened without the lock: a child after `fork` would wait for it forever.
+        let _ = QUOTA.set(Quota::open());
+    }
+    QUOTA.get().expect("it is set, here or by another thread")
 }
 
 /// Opens what a sandbox hides, for later calls of [`quota`] and [`memory_node`].
@@ -162,7 +166,9 @@ mod tests {
         let all = allowed().len();
         for (limit, expected) in [("100000 100000", 1), ("max 100000", all)] {
             std::fs::write(place.path().join("cpu.max"), limit).unwrap();
-            assert_eq!(limited(0, &Quota::of("0::/\n", place.path())), expected);
+            let path = place.path().display();
+            let mount = format!("30 24 0:26 / {path} rw - cgroup2 cgroup2 rw");
+            assert_eq!(limited(0, &Quota::of("0::/\n", &mount)), expected);
         }
     }
 

@@ -209,7 +209,7 @@ struct Pool {
 /// [`COUNT_EVERY`], because an operator may change them, or the quota of their time.
 struct Cpus {
     count: AtomicUsize,
-    /// Time of the last count.
+    /// Time of the last count; 0: a new one is due.
     counted: AtomicU64,
 }
 
@@ -218,7 +218,7 @@ const COUNT_EVERY: Nanos = Nanos(1_000_000_000);
 
 impl Cpus {
     fn new(count: usize) -> Self {
-        Self { count: AtomicUsize::new(count), counted: AtomicU64::new(stages::now().0) }
+        Self { count: AtomicUsize::new(count), counted: AtomicU64::new(stages::now().0.max(1)) }
     }
 
     fn get(&self) -> usize {
@@ -228,7 +228,7 @@ impl Cpus {
     /// Takes a new number from `count`, if the last one is old.
     fn count_again(&self, now: Nanos, count: impl FnOnce() -> usize) {
         let counted = Nanos(self.counted.load(Ordering::Relaxed));
-        if now.since(counted) >= COUNT_EVERY {
+        if counted == Nanos(0) || now.since(counted) >= COUNT_EVERY {
             self.count.store(count(), Ordering::Relaxed);
             self.counted.store(now.0, Ordering::Relaxed);
         }
@@ -312,6 +312,10 @@ impl Pool {
 
     /// Counts the CPUs for the unbound workers and their submitters again, if the number is old.
     fn count_cpus(&self, now: Nanos) {
+        if !self.bound.is_empty() {
+            // One of the threads is pinned; no line of such a volume asks.
+            return;
+        }
         self.cpus.count_again(now, || {
             let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             let thread = numbers.first().and_then(|number| i32::try_from(*number).ok());
@@ -441,6 +445,13 @@ impl Workers {
     /// Whether workers lately had to wait for a CPU that others used.
     pub(crate) fn is_crowded(&self, now: Nanos) -> bool {
         self.pool.unbound.is_crowded(now)
+    }
+
+    /// Behaves as if no CPU had been counted, long ago.
+    #[cfg(test)]
+    pub(crate) fn miscount_cpus(&self) {
+        self.pool.cpus.count.store(0, Ordering::Relaxed);
+        self.pool.cpus.counted.store(0, Ordering::Relaxed);
     }
 
     /// The load at this moment.
@@ -712,6 +723,20 @@ mod tests {
         cpus.count_again(begun + COUNT_EVERY, || 2);
         assert_eq!(cpus.get(), 2);
         cpus.count_again(begun + COUNT_EVERY + Nanos(1), || unreachable!());
+    }
+
+    #[test]
+    fn slow_wake_ups_are_seen_and_make_a_hand_over_dearer() {
+        let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
+        assert_eq!(workers.load_now().hand_over_percent, 100);
+        workers.fall_asleep();
+        wait_for_a_job_of(&workers);
+        let wake_ups = &workers.pool.unbound.wake_ups;
+        assert!(wake_ups.typical(stages::now()).is_some(), "the worker has come");
+        for _ in 0..100 {
+            wake_ups.note(Nanos(10 * round_trip_ns()), stages::now());
+        }
+        assert!(workers.load_now().hand_over_percent > 1000);
     }
 
     #[test]

@@ -53,17 +53,29 @@ pub(super) struct Quota(Vec<Limit>);
 impl Quota {
     /// Opens the files of this process. Files that are not there limit nothing.
     pub(super) fn open() -> Self {
-        let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::of(&cgroups, Path::new("/sys/fs/cgroup"))
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        Self::of(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
     }
 
-    /// As [`Quota::open`], with the text of `/proc/self/cgroup` and the place of the cgroups.
-    pub(super) fn of(cgroups: &str, place: &Path) -> Self {
-        let lines = cgroups.lines().filter_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            rest.split_once(':')
-        });
-        Self(lines.flat_map(|(controllers, path)| limits(controllers, path, place)).collect())
+    /// As [`Quota::open`], with the text of `/proc/self/cgroup` and of `/proc/self/mountinfo`.
+    pub(super) fn of(cgroups: &str, mounts: &str) -> Self {
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let mut found = Vec::new();
+        for line in cgroups.lines() {
+            let Some((controllers, path)) =
+                line.split_once(':').and_then(|(_, s)| s.split_once(':'))
+            else {
+                continue;
+            };
+            let is_unified = controllers.is_empty();
+            let is_it = |mount: &&Mount| mount.is_unified == is_unified;
+            if (is_unified || has_cpu(controllers))
+                && let Some(mount) = mounts.iter().find(is_it)
+            {
+                found.extend(mount.limits(path));
+            }
+        }
+        Self(found)
     }
 
     /// CPUs whose time the limits permit now; `None` without a limit.
@@ -72,26 +84,39 @@ impl Quota {
     }
 }
 
-/// The limits of a cgroup and of those above it.
-fn limits(controllers: &str, path: &str, place: &Path) -> Vec<Limit> {
-    let is_unified = controllers.is_empty();
-    if !is_unified && !controllers.split(',').any(|name| name == "cpu") {
-        return Vec::new();
+/// Whether a list of controllers or options has the one for CPU time.
+fn has_cpu(list: &str) -> bool {
+    list.split(',').any(|name| name == "cpu")
+}
+
+/// A mount of the cgroups: of version 2, or of version 1 with the controller for CPU time.
+struct Mount<'a> {
+    /// The cgroup that the mount shows as its top.
+    root: &'a str,
+    place: &'a Path,
+    is_unified: bool,
+}
+
+impl<'a> Mount<'a> {
+    /// Reads a line of `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, rest) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, place) = (mount.next()?, Path::new(mount.next()?));
+        let mut rest = rest.split(' ');
+        let (kind, options) = (rest.next()?, rest.nth(1)?);
+        let is_unified = kind == "cgroup2";
+        let is_it = is_unified || (kind == "cgroup" && has_cpu(options));
+        is_it.then_some(Self { root, place, is_unified })
     }
-    let mounts = if is_unified {
-        vec![place.to_owned(), place.join("unified")]
-    } else {
-        vec![place.join(controllers), place.join("cpu"), place.join("cpu,cpuacct")]
-    };
-    let Some(mount) = mounts.into_iter().find(|mount| mount.is_dir()) else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    // A container may see its own cgroup as the topmost one, but have the path of the host.
-    for folder in Path::new(path.trim_start_matches('/')).ancestors() {
-        found.extend(limit(&mount.join(folder), is_unified));
+
+    /// The limits of a cgroup and of those above it, as far as they are shown.
+    fn limits(&self, path: &str) -> Vec<Limit> {
+        // A container may have the path of its host, of which it sees a part.
+        let below = Path::new(path).strip_prefix(self.root).unwrap_or(Path::new(""));
+        let folders = below.ancestors().map(|folder| self.place.join(folder));
+        folders.filter_map(|folder| limit(&folder, self.is_unified)).collect()
     }
-    found
 }
 
 fn limit(folder: &Path, is_unified: bool) -> Option<Limit> {
@@ -112,13 +137,25 @@ mod tests {
         fs::write(file, text).unwrap();
     }
 
+    /// A line for a mount of version 2.
+    fn unified(root: &str, place: &Path) -> String {
+        let place = place.display();
+        format!("30 24 0:26 {root} {place} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n")
+    }
+
+    /// A line for a mount of version 1.
+    fn legacy(root: &str, place: &Path) -> String {
+        let place = place.display();
+        format!("31 24 0:27 {root} {place} rw shared:10 - cgroup cgroup rw,cpu,cpuacct\n")
+    }
+
     #[test]
     fn limit_that_changes_is_seen_and_the_lowest_of_the_cgroups_above_holds() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         write(place, "a/b/cpu.max", "max 100000\n");
         write(place, "a/cpu.max", "400000 100000\n");
-        let quota = Quota::of("0::/a/b\n", place);
+        let quota = Quota::of("0::/a/b\n", &unified("/", place));
         assert_eq!(quota.cpus(), Some(4));
         write(place, "a/b/cpu.max", "250000 100000\n");
         assert_eq!(quota.cpus(), Some(2));
@@ -130,16 +167,23 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_its_own_files_and_a_container_its_own_top() {
+    fn mounts_say_where_the_cgroup_is() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
-        write(place, "cpu,cpuacct/cpu.cfs_quota_us", "300000\n");
-        write(place, "cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-        let cgroups = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1234\n2:cpuset:/\n";
-        let quota = Quota::of(cgroups, place);
-        assert_eq!(quota.cpus(), Some(3));
-        write(place, "cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-        assert_eq!(quota.cpus(), None);
+        let [one, two] = ["one", "two"].map(|name| place.join(name));
+        for (folder, time) in [("one", 300_000), ("one/job", 200_000)] {
+            write(place, &format!("{folder}/cpu.cfs_quota_us"), &format!("{time}\n"));
+            write(place, &format!("{folder}/cpu.cfs_period_us"), "100000\n");
+        }
+        write(place, "two/cpu.max", "500000 100000\n");
+        let cgroups = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1234/job\n2:cpuset:/\n0::/\n";
+        let both = unified("/", &two) + &legacy("/docker/1234", &one);
+        assert_eq!(Quota::of(cgroups, &both).cpus(), Some(2), "that of the job");
+        let outside = legacy("/docker/5678", &one);
+        assert_eq!(Quota::of(cgroups, &outside).cpus(), Some(3), "the shown top");
+        assert_eq!(Quota::of(cgroups, &unified("/", &two)).cpus(), Some(5));
+        write(place, "one/job/cpu.cfs_quota_us", "-1\n");
+        assert_eq!(Quota::of(cgroups, &legacy("/docker/1234", &one)).cpus(), Some(3));
     }
 
     #[test]
@@ -147,8 +191,10 @@ mod tests {
         for text in ["", "100000", "100000 0", "a b", "-1 100000"] {
             let place = tempfile::tempdir().unwrap();
             write(place.path(), "cpu.max", text);
-            assert_eq!(Quota::of("0::/\n", place.path()).cpus(), None, "{text:?}");
+            assert_eq!(Quota::of("0::/\n", &unified("/", place.path())).cpus(), None, "{text:?}");
         }
-        assert_eq!(Quota::of("no line\n0::/\n", Path::new("/nowhere")).cpus(), None);
+        for mounts in ["", "x", "1 2 3 - cgroup2", "1 2 3 / /nowhere rw - cgroup2 c rw\n"] {
+            assert_eq!(Quota::of("no line\n0::/\n", mounts).cpus(), None, "{mounts:?}");
+        }
     }
 }

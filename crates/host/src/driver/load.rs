@@ -114,7 +114,7 @@ impl Driver {
     }
 
     #[inline(never)]
-    fn look_at_turn(&mut self) {
+    pub(super) fn look_at_turn(&mut self) {
         if let Some(watch) = &mut self.watch {
             self.shard.set_load(watch.now());
         }

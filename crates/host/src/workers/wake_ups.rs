@@ -14,6 +14,12 @@ const VALID_FOR: Nanos = Nanos(100_000_000);
 /// A wake-up moves the typical time by this part of it. Ours: two dozen of them find a time that is
 /// ten times as long, and one that was interrupted changes little.
 const STEP: u64 = 8;
+/// The part after a time without wake-ups, when each one is a trial.
+const STEP_OF_TRIAL: u64 = 2;
+
+/// Limit of the first one, which may have been interrupted. Ours: half of the longest hand-over that
+/// is measured at the start.
+const FIRST_MAX: u64 = super::ROUND_TRIP_MAX_NS / 2;
 
 /// Typical time of the latest wake-ups: near their median.
 #[derive(Default)]
@@ -27,9 +33,10 @@ impl WakeUps {
     /// Notes a wake-up. Not called by two threads at a time.
     pub(super) fn note(&self, took: Nanos, now: Nanos) {
         let before = self.typical_ns.load(Ordering::Relaxed);
-        let step = before / STEP;
+        let part = if self.typical(now).is_none() { STEP_OF_TRIAL } else { STEP };
+        let step = before / part;
         let typical_ns = match before {
-            0 => took.0,
+            0 => took.0.min(FIRST_MAX),
             _ if took.0 > before => before + step,
             _ => before - step,
         };
@@ -68,6 +75,25 @@ mod tests {
         assert!((45..=80).contains(&mixed), "{mixed}");
         let fast = typical_us(&wake_ups, std::iter::repeat_n(5, 30));
         assert!((4..=6).contains(&fast), "{fast}");
+    }
+
+    #[test]
+    fn first_wake_up_that_was_interrupted_is_soon_forgotten() {
+        let typical = typical_us(&WakeUps::default(), std::iter::once(3_000));
+        assert_eq!(typical, FIRST_MAX / 1000);
+        let after = [3_000].into_iter().chain(std::iter::repeat_n(6, 20));
+        let typical = typical_us(&WakeUps::default(), after);
+        assert!((5..=7).contains(&typical), "{typical}");
+    }
+
+    #[test]
+    fn trials_after_a_slow_time_find_a_fast_one_soon() {
+        let wake_ups = WakeUps::default();
+        typical_us(&wake_ups, std::iter::repeat_n(80, 40));
+        for trial in 1..=4 {
+            wake_ups.note(Nanos(5_000), Nanos(1 + trial * VALID_FOR.0));
+        }
+        assert!(wake_ups.typical(Nanos(2 + 4 * VALID_FOR.0)).unwrap() < Nanos(8_000));
     }
 
     #[test]

@@ -82,16 +82,16 @@ fn next_call(
     let call = task.next(now, &Returned { status: Ok(()), reaped: &reaped, usage });
     let interface = task.interface();
     let own = own_time(&machine.config.costs, interface, &call);
-    let jumps = jumps(&call, &mut machine.threads[thread].next_bytes);
+    let jumps = jumps(&call, &mut machine.threads[thread].next_place);
     let choice = if jumps { machine.config.call_costs.random_offset } else { Nanos(0) };
     let summed_bytes = task.content().map_or(0, Content::take_summed_bytes);
     let sums = Nanos(machine.config.call_costs.verify_kib.0 * summed_bytes / 1024);
     let caller = &mut machine.threads[thread];
-    caller.unpaid_sums = caller.unpaid_sums + sums;
+    caller.unpaid = caller.unpaid + choice + sums;
     let turn = make_call(machine, devices, (call, interface), (cpu, thread));
     let Turn::Run(burst) = turn else { return turn };
     let caller = &mut machine.threads[thread];
-    let user = own + choice + std::mem::take(&mut caller.unpaid_sums);
+    let user = own + std::mem::take(&mut caller.unpaid);
     caller.user = caller.user + user;
     Turn::Run(burst + user)
 }
@@ -105,16 +105,17 @@ fn own_time(costs: &Costs, interface: Interface, call: &Call) -> Nanos {
     }
 }
 
-/// Whether an operation does not begin at the end of the last one. Notes its own end.
-fn jumps(call: &Call, next_bytes: &mut u64) -> bool {
-    let (Call::Read { offset_bytes, len_bytes, .. }
-    | Call::Write { offset_bytes, len_bytes, .. }
-    | Call::Submit { offset_bytes, len_bytes, .. }) = *call
+/// Whether an operation does not begin at the end of the last one. Notes its own end. The first
+/// operation of a file does not count.
+fn jumps(call: &Call, next_place: &mut Option<(FileId, u64)>) -> bool {
+    let (Call::Read { file, offset_bytes, len_bytes }
+    | Call::Write { file, offset_bytes, len_bytes }
+    | Call::Submit { file, offset_bytes, len_bytes, .. }) = *call
     else {
         return false;
     };
-    let expected = std::mem::replace(next_bytes, offset_bytes + len_bytes);
-    offset_bytes != expected
+    let last = next_place.replace((file, offset_bytes + len_bytes));
+    last.is_some_and(|(of, next_bytes)| of == file && offset_bytes != next_bytes)
 }
 
 fn usage(threads: &Threads<'_>, thread: ThreadId) -> Usage {

@@ -30,10 +30,10 @@ pub(super) struct Thread {
     pub(super) waits: Option<Wait>,
     /// CPU time in user mode.
     pub(super) user: Nanos,
-    /// Time of checksums that no burst has paid for.
-    pub(super) unpaid_sums: Nanos,
-    /// Offset behind its last operation.
-    pub(super) next_bytes: u64,
+    /// Time of checksums and of random offsets that no burst has paid for.
+    pub(super) unpaid: Nanos,
+    /// Offset behind its last operation, in the same file.
+    pub(super) next_place: Option<(FileId, u64)>,
     pub(super) over: bool,
     /// Number of the current wait, to ignore timers of earlier ones.
     pub(super) wait_number: u64,
@@ -154,8 +154,8 @@ impl Thread {
             outbox: VecDeque::new(),
             waits: None,
             user: Nanos(0),
-            unpaid_sums: Nanos(0),
-            next_bytes: 0,
+            unpaid: Nanos(0),
+            next_place: None,
             over: false,
             wait_number: 0,
             in_flight: 0,

@@ -220,7 +220,8 @@ impl Facts {
     /// and back.
     fn fans_out(&self, least_bytes: u32) -> bool {
         let Load { idle_cpus, fanned_out_bytes, is_awaited, hand_over_percent, .. } = self.load;
-        let least_bytes = u64::from(least_bytes) * u64::from(hand_over_percent) / 100;
+        let reserve_bytes = u64::from(least_bytes);
+        let least_bytes = reserve_bytes * u64::from(hand_over_percent) / 100;
         let len_bytes = u64::from(self.len_bytes);
         let cpus = u64::from(idle_cpus);
         let at_once_bytes = self.at_once_bytes();
@@ -233,7 +234,7 @@ impl Facts {
             let share_bytes = at_once_bytes.saturating_sub(least_bytes) * cpus / (cpus + 1);
             if share_bytes >= least_bytes { share_bytes } else { 0 }
         } else {
-            2 * cpus * at_once_bytes.max(least_bytes)
+            2 * cpus * at_once_bytes.max(reserve_bytes)
         };
         pays && fanned_out_bytes + len_bytes <= room_bytes
     }
@@ -538,6 +539,12 @@ mod tests {
         assert_eq!([4, 7, 8].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 0, 8]);
         let load = Load { is_awaited: true, ..load };
         assert_eq!([16, 23, 24].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 0, 8]);
+        let fanned_out_bytes = 10 * u64::from(LEAST);
+        for hand_over_percent in [100, 1000, u16::MAX] {
+            let load =
+                Load { fanned_out_bytes, hand_over_percent, idle_cpus: 1, ..Load::default() };
+            assert_eq!(place(&mut { load }, LEAST), Place::Inline, "{hand_over_percent}");
+        }
     }
 
     #[test]

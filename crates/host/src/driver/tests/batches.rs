@@ -37,7 +37,25 @@ fn steady(volume: &Arc<Volume>) -> (Driver, Arc<Region>) {
 }
 
 fn has_idle_cpu() -> bool {
-    cpus::allowed().len() > 1
+    cpus::parallelism() > 1
+}
+
+#[test]
+fn cpus_are_counted_before_a_sleep_and_by_a_submitter_that_looks_often() {
+    let (_dir, volume) = in_memory();
+    let (mut driver, _region) = driver(&volume);
+    let workers = volume.parts.workers.as_ref().unwrap();
+    let idle_cpus = || workers.load_now().idle_cpus;
+    let expected = idle_cpus();
+    workers.miscount_cpus();
+    assert_eq!(idle_cpus(), 0);
+    driver.on_sleep();
+    assert_eq!(idle_cpus(), expected);
+    workers.miscount_cpus();
+    (0..255).for_each(|_| driver.look_at_turn());
+    assert_eq!(idle_cpus(), 0);
+    driver.look_at_turn();
+    assert_eq!(idle_cpus(), expected);
 }
 
 #[test]

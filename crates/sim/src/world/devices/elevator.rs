@@ -124,11 +124,16 @@ impl ElevatorWork {
         wait + hold
     }
 
-    /// Whether a context on this CPU dispatches at this time; `waits`: whether there is a request.
-    pub(super) fn turn(&mut self, at: Nanos, cpu: CpuId, waits: bool) -> Turn {
+    /// Time from which a deferred lock is free.
+    pub(super) fn deferred_until(&self) -> Nanos {
+        if self.is_deferred() { self.free_at[0] } else { Nanos(0) }
+    }
+
+    /// Whether a context on this CPU dispatches at this time.
+    pub(super) fn turn(&mut self, at: Nanos, cpu: CpuId) -> Turn {
+        let until = self.deferred_until();
         let deferred = &mut self.deferred;
-        let until = self.free_at[0];
-        if self.costs.lock != ElevatorLock::Deferred || until <= at || !waits {
+        if until <= at {
             (deferred.holder, deferred.is_called) = (cpu, false);
             Turn::Dispatch
         } else if std::mem::replace(&mut deferred.is_called, true) {
@@ -173,13 +178,13 @@ mod tests {
         let mut work = work(ElevatorLock::Deferred, 25);
         let [holder, other] = [CpuId(0), CpuId(1)];
         assert_eq!(work.add(4, Nanos(100)), Nanos(10), "the list");
-        assert_eq!(work.turn(Nanos(110), holder, true), Turn::Dispatch);
+        assert_eq!(work.turn(Nanos(110), holder), Turn::Dispatch);
         assert_eq!(work.take(6, Nanos(110), 0), Nanos(60), "until 170");
         assert!(work.skips_merges(Nanos(169)) && !work.skips_merges(Nanos(170)));
         assert_eq!(work.add(9, Nanos(105)), Nanos(5 + 10 + 25), "the list of another CPU");
-        assert_eq!(work.turn(Nanos(145), other, true), Turn::Call(holder, Nanos(170)));
-        assert_eq!(work.turn(Nanos(146), other, true), Turn::Leave, "it is called");
-        assert_eq!(work.turn(Nanos(170), holder, true), Turn::Dispatch);
+        assert_eq!(work.turn(Nanos(145), other), Turn::Call(holder, Nanos(170)));
+        assert_eq!(work.turn(Nanos(146), other), Turn::Leave, "it is called");
+        assert_eq!(work.turn(Nanos(170), holder), Turn::Dispatch);
         assert_eq!(work.take(9, Nanos(170), 0), Nanos(30), "steps of the other CPU");
         assert_eq!(work.counters().busy, Nanos(10 + 60 + 35 + 30));
     }

@@ -168,6 +168,8 @@ impl Null {
             Queues::One(queue) => queue.wake_at(),
             Queues::Stacked(queue) => queue.wake_at(),
         };
+        // While another CPU dispatches, the queue has to wait.
+        let queue = queue.map(|at| at.max(self.work.deferred_until()));
         self.interrupts.next_at().into_iter().chain(queue).min()
     }
 
@@ -242,7 +244,7 @@ impl Null {
         let cost = self.work.add(queue.steps(), threads.now() + threads.spent());
         threads.spend(cost);
         let at = threads.now() + threads.spent();
-        match self.work.turn(at, cpu, queue.has_work()) {
+        match self.work.turn(at, cpu) {
             ElevatorTurn::Dispatch => true,
             ElevatorTurn::Leave => false,
             ElevatorTurn::Call(holder, until) => {
