@@ -1,7 +1,7 @@
 //! Checks of the packages: equal bytes when made twice, an installation in a bare root that leaves
 //! nothing behind, and a run of the image.
 
-use super::{rpm, static_program};
+use super::{rpm, sbom, static_program};
 use crate::bare;
 use crate::lab::Lab;
 use crate::tools::{self, tool};
@@ -46,8 +46,13 @@ pub(super) fn are_equal(first: &[PathBuf], second: &[PathBuf]) -> Result<()> {
 }
 
 /// Installs, uses and removes the packages, and runs the image and the static program.
-pub(super) fn works(files: &[PathBuf], static_program: Option<&Path>) -> Result<()> {
+pub(super) fn works(
+    program: &Path,
+    files: &[PathBuf],
+    static_program: Option<&Path>,
+) -> Result<()> {
     let [deb, rpm, oci, ..] = files else { anyhow::bail!("a package is missing") };
+    sbom::is_found(program, sbom::GNU)?;
     let lab = Lab::new()?;
     if let Some(program) = static_program {
         static_program::check(&lab, program)?;
@@ -95,8 +100,9 @@ fn rpm_system(lab: &Lab, file: &Path) -> Result<()> {
     };
     rpm(&["--initdb"], Path::new("--quiet"))?;
     let install = ["--install", "--nosignature"];
-    let lacks = rpm(&install, file);
-    ensure!(lacks.is_err(), "the RPM needs no C library");
+    let lacks = rpm(&install, file).map_err(|error| error.to_string());
+    let is_named = lacks.is_err_and(|problem| problem.contains("libc.so.6"));
+    ensure!(is_named, "the RPM does not ask for a C library");
     rpm(&install, &rpm::of_libraries(lab.disk(), &root)?)?;
     let remove = || rpm(&["--erase"], Path::new("blockyard"));
     is_used("a system with RPM", &root, || rpm(&install, file), remove)?;

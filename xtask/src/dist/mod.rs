@@ -29,8 +29,8 @@ pub(crate) struct Args {
     /// Only the program and its symbols.
     #[arg(long)]
     program: bool,
-    /// Then make the packages once more and compare them, install and remove the Debian package in
-    /// bare roots of Debian 12 and 13, and run the image.
+    /// Then make the packages once more and compare them, install and remove them in bare roots of
+    /// Debian 12 and 13 and by RPM, and run the image and the static program, which is made once.
     #[arg(long, conflicts_with = "program")]
     check: bool,
     /// Without the wheel for Python, whose library takes minutes to build.
@@ -77,10 +77,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.check {
         let again = release.folder.join("again");
         fs::create_dir_all(&again)?;
+        let program = release.program.clone();
         let second = packages(&Release { folder: again.clone(), ..release })?;
         check::are_equal(&files, &second)?;
         fs::remove_dir_all(&again)?;
-        check::works(&files, static_program.as_deref())?;
+        check::works(&program, &files, static_program.as_deref())?;
     }
     Ok(())
 }

@@ -13,13 +13,16 @@ use std::process::Command;
 /// Section of the program with the list.
 pub(super) const SECTION: &str = ".dep-v0";
 
+/// The target of the program in the packages.
+pub(super) const GNU: &str = "x86_64-unknown-linux-gnu";
+
 /// Level of zlib: the highest.
 const COMPRESSION: u8 = 9;
 
 /// Packages in the program, by name and version.
 struct Program(Vec<Package>);
 
-/// A package that the program needs to run, and not only its build or its tests.
+/// A package whose code is in the program.
 struct Package {
     name: String,
     version: String,
@@ -61,44 +64,50 @@ pub(super) fn section() -> Result<Vec<u8>> {
     Ok(miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), COMPRESSION))
 }
 
-/// The reader of `cargo audit` finds the program's packages in the section.
-pub(super) fn is_found(program: &Path) -> Result<()> {
+/// The reader of `cargo audit` finds the packages in the section that cargo compiles into a program
+/// of this target.
+pub(super) fn is_found(program: &Path, target: &str) -> Result<()> {
     let found = auditable_info::audit_info_from_file(program, Default::default());
     let found = found.with_context(|| format!("{} has no list", program.display()))?.packages;
-    let Program(expected) = Program::read()?;
-    let expected: Vec<(String, String)> =
-        expected.into_iter().map(|one| (one.name, one.version)).collect();
-    let found: Vec<(String, String)> =
+    let found: BTreeSet<(String, String)> =
         found.into_iter().map(|one| (one.name, one.version.to_string())).collect();
-    ensure!(found == expected, "{}: its list has {} packages", program.display(), found.len());
+    ensure!(found == compiled(target)?, "{}: its list is another one", program.display());
     println!("{}: its section {SECTION} names {} packages", program.display(), found.len());
     Ok(())
+}
+
+/// Names and versions of the packages in a program for this target: without macros, which only its
+/// build needs. `cargo metadata` has the features of the whole workspace, and so more packages.
+fn compiled(target: &str) -> Result<BTreeSet<(String, String)>> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(tools::root()).args(["tree", "--offline", "--locked", "--target", target]);
+    cargo.args(["--package", "blockyard-cli", "--edges", "normal,no-proc-macro"]);
+    let lines = tools::read(cargo.args(["--prefix", "none", "--format", "{p}"]))?;
+    let package = |line: &str| {
+        let mut words = line.split(' ');
+        let (name, version) = (words.next()?, words.next()?);
+        Some((name.to_owned(), version.strip_prefix('v')?.to_owned()))
+    };
+    Ok(lines.lines().filter_map(package).collect())
 }
 
 impl Program {
     fn read() -> Result<Program> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(tools::root()).args(["metadata", "--format-version", "1", "--offline"]);
-        cargo.args(["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"]);
-        Self::of(&serde_json::from_str(&tools::read(&mut cargo)?)?)
+        cargo.args(["--locked", "--filter-platform", GNU]);
+        Self::of(&serde_json::from_str(&tools::read(&mut cargo)?)?, &compiled(GNU)?)
     }
 
-    fn of(metadata: &Value) -> Result<Program> {
+    fn of(metadata: &Value, compiled: &BTreeSet<(String, String)>) -> Result<Program> {
         let nodes = list(&metadata["resolve"]["nodes"]);
         let needs: BTreeMap<String, Vec<String>> =
             nodes.iter().map(|node| (word(&node["id"]), needs(node))).collect();
         let packages = list(&metadata["packages"]);
         let root = packages.iter().find(|one| one["name"] == "blockyard-cli");
         let root = word(&root.context("the program is missing")?["id"]);
-        let mut open = vec![root.clone()];
-        let mut ids = BTreeSet::new();
-        while let Some(id) = open.pop() {
-            if ids.insert(id.clone()) {
-                open.extend(needs.get(&id).into_iter().flatten().cloned());
-            }
-        }
-        let mut packages: Vec<&Value> =
-            packages.iter().filter(|one| ids.contains(&word(&one["id"]))).collect();
+        let is_in = |one: &&Value| compiled.contains(&(word(&one["name"]), word(&one["version"])));
+        let mut packages: Vec<&Value> = packages.iter().filter(is_in).collect();
         packages.sort_by_key(|one| (word(&one["name"]), word(&one["version"])));
         let places: BTreeMap<String, usize> =
             packages.iter().enumerate().map(|(place, one)| (word(&one["id"]), place)).collect();

@@ -37,7 +37,7 @@ fn has_target() -> Result<()> {
 
 /// Uses the program in a root that has nothing else.
 pub(super) fn check(lab: &Lab, program: &Path) -> Result<()> {
-    sbom::is_found(program)?;
+    sbom::is_found(program, TARGET)?;
     let root = lab.disk().join("empty");
     fs::create_dir(&root)?;
     fs::copy(program, root.join("blockyard"))?;
