@@ -85,7 +85,8 @@ fn compiled(target: &str) -> Result<BTreeSet<(String, String)>> {
     let lines = tools::read(cargo.args(["--prefix", "none", "--format", "{p}"]))?;
     let package = |line: &str| {
         let mut words = line.split(' ');
-        let (name, version) = (words.next()?, words.next()?);
+        let name = words.next()?;
+        let version = words.next()?;
         Some((name.to_owned(), version.strip_prefix('v')?.to_owned()))
     };
     Ok(lines.lines().filter_map(package).collect())

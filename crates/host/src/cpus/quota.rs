@@ -102,9 +102,11 @@ impl<'a> Mount<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, rest) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
-        let (root, place) = (mount.next()?, Path::new(mount.next()?));
+        let root = mount.next()?;
+        let place = Path::new(mount.next()?);
         let mut rest = rest.split(' ');
-        let (kind, options) = (rest.next()?, rest.nth(1)?);
+        let kind = rest.next()?;
+        let options = rest.nth(1)?;
         let is_unified = kind == "cgroup2";
         let is_it = is_unified || (kind == "cgroup" && has_cpu(options));
         is_it.then_some(Self { root, place, is_unified })

@@ -17,8 +17,8 @@ const STEP: u64 = 8;
 /// The part after a time without wake-ups, when each one is a trial.
 const STEP_OF_TRIAL: u64 = 2;
 
-/// Limit of the first one, which may have been interrupted. Ours: half of the longest hand-over that
-/// is measured at the start.
+/// Limit of the first one, which may have been interrupted. Ours: half of the longest hand-over
+/// that is measured at the start.
 const FIRST_MAX: u64 = super::ROUND_TRIP_MAX_NS / 2;
 
 /// Typical time of the latest wake-ups: near their median.
