@@ -181,6 +181,12 @@ fn values_that_exclude_each_other_are_refused() {
             "[machine.bandwidth]\ndevice_socket = 1\n[queue]",
             &["machine.bandwidth.device_socket", "machine.sockets"],
         ),
+        ("[queue]", "[queue]\nlock = \"queue\"", &["queue.lock", "without queue.costs.step_ns"]),
+        (
+            "[queue]",
+            "[queue.costs]\nstep_ns = 9\n[queue]\nlock = \"deferred\"",
+            &["queue.lock", "only a null device"],
+        ),
         (
             "[jobs.fsync]\nprogram = \"fsync-tester\"\nsamples = 4\nbackground_mib = 256",
             "",
@@ -190,6 +196,20 @@ fn values_that_exclude_each_other_are_refused() {
         let said = refusal(from, to);
         assert!(words.iter().all(|word| said.contains(word)), "{to}: {said}");
     }
+}
+
+#[test]
+fn null_device_has_no_timeout_and_under_a_stacked_queue_no_deferred_lock() {
+    let dm_mq = &BUILTIN.iter().find(|one| one.name == "dm-mq-2016").unwrap().text;
+    let said = |from: &str, more: &str| {
+        let text = dm_mq.replacen(from, &format!("{from}{more}\n"), 1);
+        Experiment::parse("x.toml", &text, None).unwrap_err().to_string()
+    };
+    let timeout = said("[queue]\n", "timeout_ms = 5");
+    assert!(timeout.contains("timeout_ms") && timeout.contains("null device"), "{timeout}");
+    let deferred = "\"queue.lock\" = \"deferred\"\n\"queue.costs.step_ns\" = 9";
+    let lock = said("[settings.before.set]\n", deferred);
+    assert!(lock.contains("deferred lock"), "{lock}");
 }
 
 #[test]

@@ -367,6 +367,9 @@ fn queue(
     let queue_depth = device_depth(device);
     let nr_requests = QueueConfig::usual_nr_requests(generation, queue_depth);
     let timeout_ms = section.number("timeout_ms", 0..=HOUR_MS, 0)?;
+    if timeout_ms > 0 && matches!(device, DeviceConfig::Null(_)) {
+        return Err(section.wrong_key("timeout_ms", "cannot be set for a null device"));
+    }
     let read = QueueConfig {
         generation,
         cpus: topology.cpus(),
