@@ -142,6 +142,20 @@ fn random_offset_takes_user_time_and_the_next_one_in_order_none() {
     assert!(random > (IOS - 3) * 150 && random <= IOS * 150, "{random}");
 }
 
+/// Eight at a time, of which one has a request: the submitter waits before most of them.
+#[test]
+fn submitter_that_waits_for_a_request_pays_for_its_random_offsets_too() {
+    let mut config = world(IrqMode::Timer, QueueMode::Mq);
+    (config.queue.nr_requests, config.queue.queue_depth) = (1, 1);
+    if let DeviceConfig::Null(null) = &mut config.device {
+        null.hw_queue_depth = 1;
+    }
+    config.call_costs.random_offset = Nanos(150);
+    let random = job(&config, "rw=randread bs=4k iodepth=8").usage.user.0;
+    // Those of the last calls may be unpaid.
+    assert!(random > (IOS - 20) * 150 && random <= IOS * 150, "{random}");
+}
+
 /// Commit records of a journal with barriers.
 #[derive(Default)]
 struct Commits(u64);

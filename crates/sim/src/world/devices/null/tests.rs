@@ -281,6 +281,32 @@ fn under_a_deferred_lock_cpus_wait_for_the_list_only_and_all_reads_end() {
     }
 }
 
+/// The plug of the queue ends while another CPU dispatches.
+#[test]
+fn timer_of_a_queue_waits_for_a_deferred_lock() {
+    let mut config = world(device(QueueMode::Mq, IrqMode::Softirq, 1), None);
+    (config.queue.plug, config.queue.rotational) = (PlugRule::PerQueue, true);
+    config.elevator = ElevatorSpec::parse("mq-deadline").unwrap();
+    let lock = ElevatorLock::Deferred;
+    config.elevator_costs = ElevatorCosts { step: Nanos(40_000), lock, contended: Nanos(300) };
+    let job = |rw, think_us: u64, clones| {
+        Job::new("job").with(|job| {
+            job.shape.rw = rw;
+            job.region.filename = Some("null".into());
+            job.region.size_bytes = 64 << 20;
+            job.submission.direct = true;
+            job.pace.thinktime = Nanos(think_us * 1000);
+            job.clones.numjobs = clones;
+            job.end.runtime = Some(Nanos::from_ms(200));
+            job.end.time_based = true;
+        })
+    };
+    let jobs = vec![job(Rw::Read, 100, 4), job(Rw::RandRead, 0, 3), job(Rw::Write, 50, 2)];
+    let mut fio = Fio::new(jobs).unwrap();
+    run(&config, &mut fio, ()).expect("time passes");
+    assert!(fio.results().iter().all(|result| result.read.ios + result.write.ios > 0));
+}
+
 #[test]
 fn same_seed_gives_the_same_trace() {
     let config = world(device(QueueMode::Mq, IrqMode::Softirq, 4), Some(Stacking::BEFORE));
