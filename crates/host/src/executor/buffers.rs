@@ -11,7 +11,8 @@ use blockyard_engine::stack::Stack;
 use crate::memory::{Address, Memory, Piece, Region};
 use crate::pages::PagePool;
 
-static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
+/// Zeroes to write. The program's file holds them, so there is one copy for all.
+pub(crate) static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
 /// Addresses of one shard's buffer handles.
 #[derive(Debug)]

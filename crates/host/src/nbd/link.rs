@@ -13,9 +13,10 @@ use blockyard_protocol::nbd::client::{Cookie, Event, Piece, Refusal, Remote, Ses
 use rustix::net::{RecvFlags, Shutdown, sockopt};
 
 use super::dial::Opened;
-use super::ops::{Issue, Ops, Payload, ZEROS};
+use super::ops::{Issue, Ops, Payload};
 use super::unflushed::Success;
 use super::wire::{Wire, lost};
+use crate::executor::ZEROS;
 use crate::file_op::iovec;
 
 /// Receive size for data of unknown destination.

@@ -19,6 +19,7 @@ use blockyard_protocol::nbd::{Command, Errno};
 use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};
 use crate::device_thread::DeviceBio;
+use crate::executor::ZEROS;
 use crate::memory::Memory;
 
 /// Longest range of one trim or zero request, which must not exceed the server's time limit. Ours.
@@ -27,8 +28,6 @@ const RANGE_MAX_BYTES: u64 = 128 << 20;
 /// servers close the connection instead of reporting an error. Ours: a server may be restarted
 /// twice meanwhile.
 const LOSSES_MAX: u8 = 3;
-/// Zeroes for servers without WRITE_ZEROES.
-pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
