@@ -99,25 +99,18 @@ impl RequestQueue {
     /// Dispatches from software queues in CPU order (`blk_mq_flush_busy_ctxs`), or in rotation for
     /// a device with a dispatch limit (`blk_mq_do_dispatch_ctx`).
     fn dispatch_software(&mut self, now: Nanos, number: usize, full: usize, out: &mut Vec<Issue>) {
-        let hctx = &self.hctxs[number];
-        if hctx.waiting == 0 || !hctx.dispatch.is_empty() || out.len() >= full {
+        if !self.hctxs[number].dispatch.is_empty() {
             return;
         }
-        let first = hctx.first_software;
-        let count = hctx.software.len();
-        for cpu in (first..count).chain(0..first) {
-            while let Some(id) = self.hctxs[number].software[cpu].front() {
-                if !self.take_driver_tag(id) {
-                    return;
-                }
-                self.hctxs[number].software[cpu].remove(&mut self.requests, id);
-                self.hctxs[number].waiting -= 1;
-                self.leave(id);
-                self.issue(now, id, out);
-                if out.len() >= full {
-                    self.hctxs[number].first_software = (cpu + 1) % count;
-                    return;
-                }
+        while out.len() < full
+            && let Some((queue, id)) = self.hctxs[number].software.next()
+            && self.take_driver_tag(id)
+        {
+            self.hctxs[number].software.pop(&mut self.requests, queue);
+            self.leave(id);
+            self.issue(now, id, out);
+            if out.len() >= full {
+                self.hctxs[number].software.rotate_behind(queue);
             }
         }
     }

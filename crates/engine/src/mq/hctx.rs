@@ -1,8 +1,7 @@
-//! A hardware queue and the software queues of its CPUs (`struct blk_mq_hw_ctx`, `blk_mq_ctx`).
-
-use alloc::vec::Vec;
+//! A hardware queue (`struct blk_mq_hw_ctx`).
 
 use super::list::List;
+use super::software::SoftwareQueues;
 use super::tags::Tags;
 use crate::time::Nanos;
 
@@ -19,14 +18,8 @@ pub(super) struct Hctx {
     pub(super) dispatch: List,
     /// Time of the next attempt after the device was busy.
     pub(super) retry_at: Option<Nanos>,
-    /// Without an elevator: waiting requests by CPU, in the order of arrival.
-    pub(super) software: Vec<List>,
-    /// Index of the software queue that is served first.
-    pub(super) first_software: usize,
-    /// First CPU of this queue.
-    pub(super) first_cpu: u16,
-    /// Number of requests in the software queues.
-    pub(super) waiting: u32,
+    /// Without an elevator: waiting requests.
+    pub(super) software: SoftwareQueues,
 }
 
 impl Hctx {
@@ -35,16 +28,8 @@ impl Hctx {
             tags: Tags::new(depth),
             dispatch: List::default(),
             retry_at: None,
-            software: (0..cpus).map(|_| List::default()).collect(),
-            first_software: 0,
-            first_cpu,
-            waiting: 0,
+            software: SoftwareQueues::new(first_cpu, cpus),
         }
-    }
-
-    /// The software queue of a CPU of this hardware queue.
-    pub(super) fn software_of(&mut self, cpu: u16) -> &mut List {
-        &mut self.software[usize::from(cpu - self.first_cpu)]
     }
 
     pub(super) fn is_resting(&self, now: Nanos) -> bool {

@@ -27,6 +27,7 @@ mod hctx;
 mod list;
 mod merge;
 mod plug;
+mod software;
 pub(crate) mod stack;
 mod submit;
 mod tags;

@@ -149,8 +149,7 @@ impl RequestQueue {
                 let request = &self.requests[id];
                 let cpu = self.config.cpu_of(request.origin.cpu);
                 let hctx = &mut self.hctxs[usize::from(request.hctx)];
-                hctx.waiting += 1;
-                hctx.software_of(cpu).push_back(&mut self.requests, id);
+                hctx.software.push(&mut self.requests, cpu, id);
             }
         }
         self.waiting += 1;
