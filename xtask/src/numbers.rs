@@ -20,7 +20,9 @@ struct Number {
 impl Numbers {
     /// Runs an experiment.
     pub(crate) fn run(lab: &Lab, experiment: &str) -> Result<Self> {
-        let report = tools::read(&mut lab.blockyard(&["lab", "run", experiment, "--json"]))?;
+        // All grids, with one seed.
+        let words = ["lab", "run", experiment, "--full", "--seed", "1", "--json"];
+        let report = tools::read(&mut lab.blockyard(&words))?;
         Self::of(&serde_json::from_str(&report)?)
     }
 

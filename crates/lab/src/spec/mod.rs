@@ -102,6 +102,7 @@ pub struct Experiment {
     /// Variants, points and seeds that only a run with `--full` includes.
     pub(crate) quick: Option<Quick>,
     pub(crate) claims: Vec<ClaimSpec>,
+    /// The world and the jobs.
     tree: Node,
     /// Traces of the jobs.
     traces: Traces,
@@ -224,7 +225,7 @@ impl Experiment {
         if let Some(twice) = variants.iter().find(|variant| !names.insert(&variant.name)) {
             return Err(root.wrong(&format!("has the variant {:?} twice", twice.name)));
         }
-        let tree = tree.clone();
+        let tree = tree.with_keys(&WORLD_KEYS);
         let quick = root.section("quick")?;
         let quick = quick.map(|quick| Quick::read(quick, &variants, &grids)).transpose()?;
         let published = Vec::new();
@@ -448,11 +449,10 @@ impl Experiment {
         control: &[Override],
     ) -> Result<String, Error> {
         let mut tree = self.world_tree(variant, point, set, control)?;
-        if let Value::Table(root) = &mut tree.value {
-            root.retain(|key, _| WORLD_KEYS.contains(&key.as_str()));
-            if let Some(Node { value: Value::Table(jobs), .. }) = root.get_mut("jobs") {
-                jobs.retain(|name, _| variant.jobs.contains(name));
-            }
+        if let Value::Table(root) = &mut tree.value
+            && let Some(Node { value: Value::Table(jobs), .. }) = root.get_mut("jobs")
+        {
+            jobs.retain(|name, _| variant.jobs.contains(name));
         }
         let mut text = String::new();
         tree.write(&mut text);
@@ -483,7 +483,6 @@ impl Experiment {
     pub fn settings(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         self.tree.paths("", &mut found);
-        found.retain(|(path, _)| WORLD_KEYS.contains(&path.split('.').next().unwrap_or_default()));
         found
     }
 

@@ -145,10 +145,8 @@ impl Node {
     /// Parses the text of a file.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Error> {
         let file: Arc<str> = printable(file).into();
-        let line_at = |offset: usize| {
-            let before = text.as_bytes().iter().take(offset);
-            1 + before.filter(|byte| **byte == b'\n').count()
-        };
+        let ends: Vec<usize> = text.match_indices('\n').map(|(end, _)| end).collect();
+        let line_at = |offset: usize| 1 + ends.partition_point(|end| *end < offset);
         let table = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(span.start));
             let said = printable(error.message());
@@ -158,6 +156,14 @@ impl Node {
         let start = table.span().start;
         let value = table_of(table.get_ref(), &origin)?;
         Ok(Self { origin: origin(start), value })
+    }
+
+    /// A copy of a table with these keys only.
+    pub(super) fn with_keys(&self, keys: &[&str]) -> Self {
+        let Value::Table(table) = &self.value else { return self.clone() };
+        let kept = keys.iter().filter_map(|key| table.get_key_value(*key));
+        let kept = kept.map(|(key, node)| (key.clone(), node.clone())).collect();
+        Self { origin: self.origin.clone(), value: Value::Table(kept) }
     }
 
     /// Sets the value at a path; creates missing tables.
