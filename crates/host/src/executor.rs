@@ -32,7 +32,7 @@ use blockyard_engine::time::Nanos;
 
 use batch::Batch;
 use blocking::{Blocking, User};
-pub(crate) use buffers::{Buffers, ZEROS};
+pub(crate) use buffers::Buffers;
 use handed_over::HandedOver;
 use hctx::Hctx;
 

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// All buffers of all connections of a server with the default number of connections. With 64
@@ -13,6 +14,9 @@ pub const BUDGET_BYTES: usize = 64 << 20;
 pub const GRANT_MIN_BYTES: usize = 512 << 10;
 /// Maximum for a connection: 28 reads and 28 writes of 64 KiB in flight.
 pub const GRANT_MAX_BYTES: usize = 4 << 20;
+
+/// Zeroes to write. The program's file holds them, so there is one copy for all.
+pub(crate) static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
 /// Free memory that a new client requires: its buffers (at most [`GRANT_MAX_BYTES`]), and twice as
 /// much for small allocations of all clients.

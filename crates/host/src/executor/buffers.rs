@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
 use blockyard_engine::pages::{PAGE_BYTES, Segment};
 use blockyard_engine::sq::{Sqe, SqeOp};
 use blockyard_engine::stack::Stack;
 
-use crate::memory::{Address, Memory, Piece, Region};
+use crate::memory::{Address, Memory, Piece, Region, ZEROS};
 use crate::pages::PagePool;
-
-/// Zeroes to write. The program's file holds them, so there is one copy for all.
-pub(crate) static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
 /// Addresses of one shard's buffer handles.
 #[derive(Debug)]

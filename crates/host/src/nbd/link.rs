@@ -16,8 +16,8 @@ use super::dial::Opened;
 use super::ops::{Issue, Ops, Payload};
 use super::unflushed::Success;
 use super::wire::{Wire, lost};
-use crate::executor::ZEROS;
 use crate::file_op::iovec;
+use crate::memory::ZEROS;
 
 /// Receive size for data of unknown destination.
 const RECEIVE_BYTES: usize = 64 << 10;

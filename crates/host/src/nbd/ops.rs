@@ -19,8 +19,7 @@ use blockyard_protocol::nbd::{Command, Errno};
 use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};
 use crate::device_thread::DeviceBio;
-use crate::executor::ZEROS;
-use crate::memory::Memory;
+use crate::memory::{Memory, ZEROS};
 
 /// Longest range of one trim or zero request, which must not exceed the server's time limit. Ours.
 const RANGE_MAX_BYTES: u64 = 128 << 20;
