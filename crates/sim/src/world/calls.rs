@@ -87,11 +87,12 @@ fn next_call(
     let summed_bytes = task.content().map_or(0, Content::take_summed_bytes);
     let sums = Nanos(machine.config.call_costs.verify_kib.0 * summed_bytes / 1024);
     let caller = &mut machine.threads[thread];
-    caller.unpaid = caller.unpaid + choice + sums;
+    // A call that blocks leaves it to the next one.
+    caller.unpaid = caller.unpaid + own + choice + sums;
     let turn = make_call(machine, devices, (call, interface), (cpu, thread));
     let Turn::Run(burst) = turn else { return turn };
     let caller = &mut machine.threads[thread];
-    let user = own + std::mem::take(&mut caller.unpaid);
+    let user = std::mem::take(&mut caller.unpaid);
     caller.user = caller.user + user;
     Turn::Run(burst + user)
 }

@@ -30,7 +30,7 @@ pub(super) struct Thread {
     pub(super) waits: Option<Wait>,
     /// CPU time in user mode.
     pub(super) user: Nanos,
-    /// Time of checksums and of random offsets that no burst has paid for.
+    /// User time, and that of checksums and random offsets, that no burst has paid for.
     pub(super) unpaid: Nanos,
     /// Offset behind its last operation, in the same file.
     pub(super) next_place: Option<(FileId, u64)>,

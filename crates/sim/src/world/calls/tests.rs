@@ -144,16 +144,22 @@ fn random_offset_takes_user_time_and_the_next_one_in_order_none() {
 
 /// Eight at a time, of which one has a request: the submitter waits before most of them.
 #[test]
-fn submitter_that_waits_for_a_request_pays_for_its_random_offsets_too() {
-    let mut config = world(IrqMode::Timer, QueueMode::Mq);
-    (config.queue.nr_requests, config.queue.queue_depth) = (1, 1);
-    if let DeviceConfig::Null(null) = &mut config.device {
-        null.hw_queue_depth = 1;
-    }
-    config.call_costs.random_offset = Nanos(150);
-    let random = job(&config, "rw=randread bs=4k iodepth=8").usage.user.0;
+fn submitter_that_waits_for_a_request_pays_for_its_user_time_too() {
+    let with = |requests: u32, user_ns: u64, offset_ns: u64| {
+        let mut config = world(IrqMode::Timer, QueueMode::Mq);
+        (config.queue.nr_requests, config.queue.queue_depth) = (requests, requests);
+        if let DeviceConfig::Null(null) = &mut config.device {
+            null.hw_queue_depth = requests;
+        }
+        config.costs.user = Nanos(user_ns);
+        config.call_costs.random_offset = Nanos(offset_ns);
+        job(&config, "rw=randread bs=4k iodepth=8").usage.user.0
+    };
+    let random = with(1, 0, 150);
     // Those of the last calls may be unpaid.
     assert!(random > (IOS - 20) * 150 && random <= IOS * 150, "{random}");
+    // As many calls as without a wait.
+    assert_eq!(with(1, 150, 0), with(64, 150, 0));
 }
 
 /// Commit records of a journal with barriers.
