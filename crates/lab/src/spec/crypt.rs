@@ -1,6 +1,6 @@
 //! `[crypt]`: a crypt target above the queue, its pipeline and its costs.
 
-use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline, PipelineFlags};
+use blockyard_engine::dm::crypt::pipeline::{self, Adaptive, Choice, Pipeline, PipelineFlags};
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
@@ -17,14 +17,19 @@ use crate::Error;
 pub(super) const OFF: &str = "off";
 /// Name of the kernel's pipeline, which takes the options of a crypt line.
 const LINUX: &str = "linux";
+/// Name of the server's own, which decides by the load.
+const ADAPTIVE: &str = "adaptive";
+/// Bytes by which the server measures its cipher, and the longest hand-over that pays
+/// (crates/host/src/volume/placement.rs).
+const PART_BYTES: u64 = 64 << 10;
+const FAN_OUT_MAX_BYTES: u64 = 2 << 20;
 
 /// Reads the section, if present, for a machine with `cpus` CPUs.
 pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedConfig>, Error> {
     let Some(mut section) = root.section("crypt")? else { return Ok(None) };
     let Selected { pipeline, high_priority } = selected(&mut section)?;
-    // They override the pipeline's.
-    let max_read_kib = section.maybe_number("max_read_kib", 0..=1024u32)?;
-    let max_write_kib = section.maybe_number("max_write_kib", 0..=1024u32)?;
+    let parts = Parts::read(&mut section, &pipeline)?;
+    let hand_over = hand_over(&mut section, &pipeline)?;
     let bio_kib = section.number("bio_kib", 0..=1024, 0u32)?;
     let keeps_context = section.flag("keep_context_at_split", true)?;
     let (costs, copy_kib) = costs(&mut section)?;
@@ -40,13 +45,25 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     let workqueue = workqueue(&mut section)?;
     let pages = pages(root, &mut section, cpus)?;
     section.finish()?;
-    let bytes = |kib: u32| (kib > 0).then_some(kib * 1024);
-    Ok(pipeline.map(|pipeline| MappedConfig {
-        pipeline: Choice::Fixed(Pipeline {
-            max_read_bytes: max_read_kib.map_or(pipeline.max_read_bytes, bytes),
-            max_write_bytes: max_write_kib.map_or(pipeline.max_write_bytes, bytes),
-            ..pipeline
-        }),
+    let pipeline = match pipeline {
+        Named::Off => return Ok(None),
+        Named::Fixed(pipeline) => Choice::Fixed(parts.of(pipeline)),
+        Named::Adaptive => {
+            let part = costs.encrypt_kib.0 * (PART_BYTES / 1024)
+                + (costs.sector.0 + costs.fpu.0) * (PART_BYTES / u64::from(sector_bytes));
+            let pays_from_bytes = (hand_over.0 * PART_BYTES).div_ceil(part.max(1));
+            let pays_from_bytes = pays_from_bytes.next_multiple_of(4096);
+            let pays = cpus > 1 && pays_from_bytes <= FAN_OUT_MAX_BYTES;
+            Choice::Adaptive(Adaptive {
+                fan_out_min_bytes: pays.then_some(pays_from_bytes as u32),
+                seeks: false,
+                queues: below == Below::Queue,
+            })
+        }
+    };
+    Ok(Some(MappedConfig {
+        pipeline,
+        hand_over,
         high_priority,
         workqueue,
         bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
@@ -59,10 +76,58 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     }))
 }
 
-/// The pipeline of the section; `None` for a variant without a crypt target.
+/// A pipeline by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// A variant without a crypt target.
+    Off,
+    Fixed(Pipeline),
+    Adaptive,
+}
+
+/// The pipeline of the section.
 struct Selected {
-    pipeline: Option<Pipeline>,
+    pipeline: Named,
     high_priority: bool,
+}
+
+/// Longest parts, which override the pipeline's.
+struct Parts {
+    max_read_kib: Option<u32>,
+    max_write_kib: Option<u32>,
+}
+
+impl Parts {
+    fn read(section: &mut Section<'_>, pipeline: &Named) -> Result<Self, Error> {
+        let mut read = |key| {
+            let kib = section.maybe_number(key, 0..=1024u32)?;
+            if kib.is_some() && *pipeline == Named::Adaptive {
+                return Err(section.wrong_key(key, "is for the other pipelines: adaptive decides"));
+            }
+            Ok(kib)
+        };
+        Ok(Self { max_read_kib: read("max_read_kib")?, max_write_kib: read("max_write_kib")? })
+    }
+
+    fn of(&self, pipeline: Pipeline) -> Pipeline {
+        let bytes = |kib: u32| (kib > 0).then_some(kib * 1024);
+        Pipeline {
+            max_read_bytes: self.max_read_kib.map_or(pipeline.max_read_bytes, bytes),
+            max_write_bytes: self.max_write_kib.map_or(pipeline.max_write_bytes, bytes),
+            ..pipeline
+        }
+    }
+}
+
+/// Time of a hand-over to a sleeping worker of `adaptive` and back. The default is ours: measured
+/// on two virtual machines.
+fn hand_over(section: &mut Section<'_>, pipeline: &Named) -> Result<Nanos, Error> {
+    let key = "hand_over_ns";
+    let given = section.maybe_number(key, 1..=1_000_000u64)?;
+    if given.is_some() && matches!(pipeline, Named::Fixed(_)) {
+        return Err(section.wrong_key(key, "is for adaptive: no other pipeline measures it"));
+    }
+    Ok(Nanos(given.unwrap_or(16_000)))
 }
 
 /// Reads `pipeline`, and the options of a table line, which belong to `linux`.
@@ -76,19 +141,22 @@ fn selected(section: &mut Section<'_>) -> Result<Selected, Error> {
         let what = format!("needs pipeline = {LINUX:?}; {name:?} takes no options");
         return Err(section.wrong_key("options", &what));
     }
-    if name == OFF {
-        return Ok(Selected { pipeline: None, high_priority: false });
-    }
-    let pipeline = Pipeline::parse(&name).map_err(|error| {
-        let what = if name.contains('=') {
-            format!("is {name:?}: {error}")
-        } else {
-            let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
-            format!("is {name:?}, but takes {OFF:?}, {LINUX:?}, {names}, or fields")
-        };
-        section.wrong_key("pipeline", &what)
-    })?;
-    Ok(Selected { pipeline: Some(pipeline), high_priority: false })
+    let pipeline = match name.as_str() {
+        OFF => Named::Off,
+        ADAPTIVE => Named::Adaptive,
+        _ => Named::Fixed(Pipeline::parse(&name).map_err(|error| {
+            let what = if name.contains('=') {
+                format!("is {name:?}: {error}")
+            } else {
+                let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
+                format!(
+                    "is {name:?}, but takes {OFF:?}, {ADAPTIVE:?}, {LINUX:?}, {names}, or fields"
+                )
+            };
+            section.wrong_key("pipeline", &what)
+        })?),
+    };
+    Ok(Selected { pipeline, high_priority: false })
 }
 
 /// The kernel's pipeline with the options of a crypt line (`crypt_ctr_optional`).
@@ -111,7 +179,7 @@ fn from_options(section: &Section<'_>, options: &[String]) -> Result<Selected, E
             }
         }
     }
-    Ok(Selected { pipeline: Some(Pipeline::from_options(flags)), high_priority })
+    Ok(Selected { pipeline: Named::Fixed(Pipeline::from_options(flags)), high_priority })
 }
 
 /// The unbound workqueue; the default is that of kernels until 6.4.

@@ -563,3 +563,31 @@ fn options_of_a_crypt_line_change_the_kernels_pipeline_and_no_other() {
     let unknown = refused("pipeline = \"linux\"\noptions = [\"fast\"]");
     assert!(unknown.contains("\"fast\", but takes same_cpu_crypt"), "{unknown}");
 }
+
+#[test]
+fn adaptive_needs_more_for_a_hand_over_where_that_takes_longer_and_no_worker_on_one_cpu() {
+    let of = |cpus: u16, crypt: &str| {
+        let machine = format!("[machine]\nsockets = 1\ncpus_per_socket = {cpus}");
+        let text = format!("{SMALL}\n{machine}\n[crypt]\n{crypt}\n");
+        Experiment::parse("small.toml", &text, None).and_then(|experiment| {
+            let setup = experiment.setup(&experiment.variants[0], None, &[], &[])?;
+            Ok(setup.config.mapped.expect("the variant has a crypt target"))
+        })
+    };
+    let least = |cpus: u16, hand_over_ns: u32| {
+        let crypt = format!("pipeline = \"adaptive\"\nhand_over_ns = {hand_over_ns}");
+        match of(cpus, &crypt).unwrap().pipeline {
+            Choice::Adaptive(adaptive) => adaptive.fan_out_min_bytes,
+            Choice::Fixed(pipeline) => panic!("{pipeline:?}"),
+        }
+    };
+    // The cipher takes a microsecond for a KiB.
+    assert_eq!(least(2, 16_000), Some(16 << 10));
+    assert_eq!(least(2, 32_000), Some(32 << 10));
+    assert_eq!((least(1, 16_000), least(2, 1_000_000)), (None, Some(1_000 << 10)));
+    let refused = |crypt: &str| of(2, crypt).unwrap_err().to_string();
+    let fixed = refused("pipeline = \"E\"\nhand_over_ns = 16000");
+    assert!(fixed.contains("crypt.hand_over_ns is for adaptive"), "{fixed}");
+    let cut = refused("pipeline = \"adaptive\"\nmax_read_kib = 128");
+    assert!(cut.contains("crypt.max_read_kib is for the other pipelines"), "{cut}");
+}

@@ -113,6 +113,8 @@ pub(super) enum Next {
     Issue,
     Step,
     Bio,
+    /// It hands its batch over to workers.
+    HandOver,
 }
 
 /// Pending actions of a thread.
@@ -130,4 +132,6 @@ pub(super) struct Pending {
     pub(super) parked: bool,
     /// The plug is closed after the last action.
     pub(super) unplugs: bool,
+    /// Its batch of ciphers goes to workers after the last action.
+    pub(super) hands_over: bool,
 }

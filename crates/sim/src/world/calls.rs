@@ -61,6 +61,10 @@ pub(super) fn go_on(
         }
         Doing::FsyncCommit { data: None, .. } => returns(&mut machine.threads, thread),
         Doing::Reap { at_least, at_most, until } => {
+            let waits = must_wait(&machine.threads, thread, at_least, until);
+            if let Some(turn) = devices.before_reap(machine, (cpu, thread), waits) {
+                return turn;
+            }
             reap(&mut machine.threads, thread, (at_least, at_most), until)
         }
         Doing::CommitData { .. } | Doing::CommitSteps { .. } => {
@@ -520,25 +524,29 @@ fn submit_direct(
     devices.go(machine, (cpu, thread), true, syscall + before)
 }
 
+/// Whether too few direct operations have ended for a thread that reaps at least so many.
+fn must_wait(threads: &Threads<'_>, thread: ThreadId, at_least: u32, until: Option<Nanos>) -> bool {
+    let direct = &threads[thread].direct;
+    let waits = match until {
+        Some(until) => threads.now() < until,
+        None => !direct.running.is_empty(),
+    };
+    waits && direct.ended.len() < at_least as usize
+}
+
 fn reap(
     threads: &mut Threads<'_>,
     thread: ThreadId,
     (least, at_most): (u32, u32),
     until: Option<Nanos>,
 ) -> Turn {
-    let now = threads.now();
-    let direct = &mut threads[thread].direct;
-    let enough = direct.ended.len() >= least as usize;
-    let waits = match until {
-        Some(until) => now < until,
-        None => !direct.running.is_empty(),
-    };
-    if !enough && waits {
+    if must_wait(threads, thread, least, until) {
         if let Some(until) = until {
             threads.wake_at(thread, until);
         }
         return Turn::Block(Wait::Direct);
     }
+    let direct = &mut threads[thread].direct;
     let count = direct.ended.len().min(at_most as usize);
     direct.reaped.extend(direct.ended.drain(..count));
     returns(threads, thread)

@@ -223,9 +223,11 @@ impl<'a, T: Task> World<'a, T> {
                 let task = tasks.get_mut(&thread).expect("its phase has not ended");
                 calls::go_on(machine, devices, task, (cpu, thread))
             }
-            kind @ (Kind::Worker(_) | Kind::Writer | Kind::Kblockd(_) | Kind::Softirq(_)) => {
-                devices.turn(machine, (cpu, thread), kind)
-            }
+            kind @ (Kind::Worker(_)
+            | Kind::HostWorker
+            | Kind::Writer
+            | Kind::Kblockd(_)
+            | Kind::Softirq(_)) => devices.turn(machine, (cpu, thread), kind),
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct PoolId(u16);
 
 /// Lock of a queue. Its cache lines are with the CPU that used the queue last.
 #[derive(Debug, Default)]
-struct QueueLock {
+pub(super) struct QueueLock {
     free_at: Nanos,
     last: Option<CpuId>,
 }
@@ -31,7 +31,7 @@ struct QueueLock {
 impl QueueLock {
     /// Time that a CPU needs for the queue from `at` on: it waits for the CPUs before it, and then
     /// its lines move to it in `lines`, unless it has them. The CPU spins in the meantime.
-    fn take(&mut self, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
+    pub(super) fn take(&mut self, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
         let hold = if self.last.replace(cpu) == Some(cpu) { Nanos(0) } else { lines };
         let wait = self.free_at.since(at);
         if hold > Nanos(0) {

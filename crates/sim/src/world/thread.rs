@@ -73,6 +73,8 @@ pub(super) enum Kind {
     Journal,
     /// Runs ciphers for a mapped device.
     Worker(PoolId),
+    /// Runs ciphers for a server in user space.
+    HostWorker,
     /// Submits encrypted writes (`dmcrypt_write`).
     Writer,
     /// Runs queues of a null device: kblockd's worker of a CPU.
@@ -90,7 +92,7 @@ impl Kind {
             Self::Task { .. } => Role::Task,
             Self::Flusher => Role::Flusher,
             Self::Journal => Role::Journal,
-            Self::Worker(_) => Role::CryptWorker,
+            Self::Worker(_) | Self::HostWorker => Role::CryptWorker,
             Self::Writer => Role::CryptWriter,
             Self::Kblockd(cpu) => Role::Kblockd(*cpu),
             Self::Softirq(cpu) => Role::Softirq(*cpu),
@@ -175,7 +177,8 @@ impl Thread {
             // it.
             Pending { parked: true, .. } => None,
             Pending { todo, .. } if !todo.is_empty() => Some(Next::Step),
-            _ => (!self.outbox.is_empty()).then_some(Next::Bio),
+            _ if !self.outbox.is_empty() => Some(Next::Bio),
+            Pending { hands_over, .. } => hands_over.then_some(Next::HandOver),
         }
     }
 

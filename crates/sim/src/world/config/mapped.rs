@@ -14,6 +14,8 @@ use super::workqueue::Workqueue;
 pub struct MappedConfig {
     /// Placement of the cipher, and submitter.
     pub pipeline: Choice,
+    /// Time of a hand-over to a sleeping worker and back, as `adaptive` measures it at the start.
+    pub hand_over: Nanos,
     /// Workers and writing thread have a nice value of -20 (`high_priority`).
     pub high_priority: bool,
     /// The workqueue of ciphers that no CPU is bound to.

@@ -188,6 +188,7 @@ impl Devices {
     ) -> Turn {
         match (kind, &mut self.backend) {
             (Kind::Worker(pool), _) => self.work(machine, (cpu, thread), pool),
+            (Kind::HostWorker, _) => self.work_for_host(machine, cpu, thread),
             (Kind::Writer, _) => self.write_out(machine, cpu, thread),
             (Kind::Kblockd(of), Backend::Null(null)) => null.run_worker(machine, of),
             (Kind::Softirq(of), Backend::Null(null)) => null.run_softirqs(machine, of),

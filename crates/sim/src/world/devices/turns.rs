@@ -103,6 +103,7 @@ impl Devices {
                 self.cost_of_issue(machine.config, &issue)
             }
             Next::Bio => machine.config.costs.submit,
+            Next::HandOver => self.cost_of_hand_over(by),
             Next::Step => {
                 let step = machine.threads[thread].pending.todo[0];
                 self.cost_of_step(machine.config, by, &step)
@@ -119,7 +120,7 @@ impl Devices {
         let traffic = match next {
             Some(Next::Step) => self.traffic_of_step(machine.config, &pending.todo[0]),
             Some(Next::Issue) => traffic_of_issue(machine.config, &pending.issues[0]),
-            Some(Next::Bio) | None => return,
+            Some(Next::Bio | Next::HandOver) | None => return,
         };
         machine.threads.adds(thread, traffic);
     }
@@ -207,6 +208,11 @@ impl Devices {
                 let out = submitter.outbox.pop_front().expect("the next action is a bio");
                 self.submit(machine, by, thread, &out)
             }
+            Next::HandOver => {
+                submitter.pending.hands_over = false;
+                self.hand_over_batch(machine, thread);
+                false
+            }
             Next::Issue => {
                 let issue = submitter.pending.issues.pop_front();
                 self.issue_to_device(machine, by, issue.expect("the next action is an issue"));
@@ -237,10 +243,12 @@ impl Devices {
     /// Stops a thread; its started work continues without it.
     pub(super) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         let by = Context::Interrupt(machine.threads.cpus.last_of(thread));
-        machine.threads[thread].pending.paid = None;
+        let pending = &mut machine.threads[thread].pending;
+        (pending.paid, pending.hands_over) = (None, true);
         while let Some(next) = machine.threads[thread].next_action() {
             self.perform_next(machine, by, thread, next);
         }
+        self.take_over(machine);
     }
 
     /// Issues pending requests; no thread runs any more.

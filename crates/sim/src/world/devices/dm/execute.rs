@@ -13,6 +13,7 @@ use super::super::super::pools::PoolId;
 use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
 use super::super::{Backend, Devices};
+use super::adaptive::{HostWorkers, Job, Wake};
 use super::{Lower, Mapped, WORLD_SLOTS};
 use crate::cpu::{CpuId, Distance, ThreadId};
 
@@ -122,7 +123,13 @@ impl Devices {
         thread: ThreadId,
     ) {
         let now = machine.threads.now();
-        self.mapped().submit(now, by.cpu(), bio, thread);
+        let is_awaited = machine.threads[thread].direct.running.len() == 1;
+        let mapped = self.mapped();
+        if let Some(workers) = &mut mapped.host_workers {
+            workers.arrives(thread, bio.len.bytes(), is_awaited);
+            mapped.set_load(&machine.threads, thread);
+        }
+        mapped.submit(now, by.cpu(), bio, thread);
         self.collect(machine, by);
     }
 
@@ -160,6 +167,9 @@ impl Devices {
         status: BlkStatus,
     ) {
         let now = machine.threads.now();
+        if let Context::Thread(_, thread) = by {
+            self.mapped().set_load(&machine.threads, thread);
+        }
         self.mapped().answer(now, by.cpu(), token, status);
         self.collect(machine, by);
     }
@@ -191,6 +201,14 @@ impl Devices {
             // Each sector is a request of its own.
             (SqeOp::Crypt { .. }, _) if step.is_cipher() => {
                 Nanos(mapped.config.costs.queue_work.0 * mapped.sectors_of(step))
+            }
+            (SqeOp::Crypt { place, src, .. }, _) if mapped.host_workers.is_some() => {
+                let owner = mapped.whole_of(src).expect("a cipher is of a bio").thread;
+                let workers = mapped.host_workers.as_mut().expect("there are some");
+                match place {
+                    Place::UnboundBatch if !workers.fills_batch(owner, step) => Nanos(0),
+                    _ => self.cost_of_hand_over((cpu, at)),
+                }
             }
             (SqeOp::Crypt { place, .. }, _) => {
                 let pool = mapped.pool_of(place, cpu);
@@ -248,7 +266,10 @@ impl Devices {
                 let item = Step { is_taken: true, via: Via::TakenByCryptd, ..step };
                 self.queue_item(machine, pool, item);
             }
-            SqeOp::Crypt { place, .. } => self.hand_over(machine, by.cpu(), place, step),
+            SqeOp::Crypt { place, .. } => self.hand_over(machine, by, place, step),
+            SqeOp::Wake if self.mapped().writer.is_none() => {
+                self.answer(machine, by, sqe.token, BlkStatus::Ok);
+            }
             SqeOp::Wake => {
                 self.mapped().wake = Some(sqe.token);
                 let writer = self.mapped().writer.expect("a pipeline that wakes it has one");
@@ -284,9 +305,13 @@ impl Devices {
     }
 
     /// Hands a cipher to a worker.
-    fn hand_over(&mut self, machine: &mut Machine<'_>, cpu: CpuId, place: Place, step: Step) {
+    fn hand_over(&mut self, machine: &mut Machine<'_>, by: Context, place: Place, step: Step) {
+        let cpu = by.cpu();
         let mapped = self.mapped();
         mapped.causes.hand_overs += 1;
+        if mapped.host_workers.is_some() {
+            return self.hand_over_to_host(machine, by, place, step);
+        }
         let pool = mapped.pool_of(place, cpu);
         self.queue_item(machine, pool, Step { queued_on: cpu, is_taken: true, ..step });
     }
@@ -319,7 +344,7 @@ impl Devices {
     fn ciphered(&mut self, machine: &mut Machine<'_>, by: Context, step: Step) {
         self.mapped().note_ciphered(&step, by);
         let Some(write) = step.then else {
-            return self.answer(machine, by, step.sqe.token, BlkStatus::Ok);
+            return self.cipher_ends(machine, by, &step);
         };
         let write =
             Step { sqe: write, then: None, queued_on: by.cpu(), is_taken: false, via: Via::Own };
@@ -329,6 +354,84 @@ impl Devices {
             }
             Context::Interrupt(cpu) => self.interrupt(machine, cpu, Action::Step(write)),
         }
+    }
+
+    /// A cipher without a linked write completes. Those of a job do at its end.
+    fn cipher_ends(&mut self, machine: &mut Machine<'_>, by: Context, step: &Step) {
+        let token = step.sqe.token;
+        match &mut self.mapped().host_workers {
+            Some(workers) if step.is_taken => {
+                for token in workers.ends(token) {
+                    self.answer(machine, by, token, BlkStatus::Ok);
+                }
+            }
+            _ => self.answer(machine, by, token, BlkStatus::Ok),
+        }
+    }
+
+    pub(super) fn host_workers(&mut self) -> &mut HostWorkers {
+        self.mapped().host_workers.as_mut().expect("the pipeline is adaptive")
+    }
+
+    /// Hands a cipher to the workers of `adaptive`: in a batch, or alone.
+    fn hand_over_to_host(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        place: Place,
+        step: Step,
+    ) {
+        let SqeOp::Crypt { src, .. } = step.sqe.op else { unreachable!("only a cipher does") };
+        let owner = self.mapped().whole_of(src).expect("a cipher is of a bio").thread;
+        let step = Step { queued_on: by.cpu(), is_taken: true, ..step };
+        let workers = self.host_workers();
+        let job = match (place, by) {
+            (Place::UnboundBatch, Context::Thread(..)) => workers.gather(owner, step),
+            // The submitter may sleep.
+            _ => Some(Job { steps: vec![step], owner, wake: Wake::Always }),
+        };
+        self.queue_job(machine, job);
+    }
+
+    /// Hands over the batch of a thread, if it has one.
+    pub(in crate::world::devices) fn hand_over_batch(
+        &mut self,
+        machine: &mut Machine<'_>,
+        thread: ThreadId,
+    ) {
+        let Backend::Mapped(mapped) = &mut self.backend else { return };
+        let job = mapped.host_workers.as_mut().and_then(|workers| workers.take_batch(thread));
+        self.queue_job(machine, job);
+    }
+
+    /// Workers run the jobs of a submitter that has ended.
+    pub(in crate::world::devices) fn take_over(&mut self, machine: &mut Machine<'_>) {
+        let Backend::Mapped(mapped) = &mut self.backend else { return };
+        if let Some(worker) = mapped.host_workers.as_mut().and_then(HostWorkers::takes_over) {
+            machine.threads.wake_from(worker, Wait::Work);
+        }
+    }
+
+    fn queue_job(&mut self, machine: &mut Machine<'_>, job: Option<Job>) {
+        let woken = job.and_then(|job| self.host_workers().put(job));
+        if let Some(worker) = woken {
+            machine.threads.wake_from(worker, Wait::Work);
+        }
+    }
+
+    /// Cost of a job for the thread that hands it over at this time.
+    pub(in crate::world::devices) fn cost_of_hand_over(
+        &mut self,
+        (cpu, at): (CpuId, Nanos),
+    ) -> Nanos {
+        let queue_work = self.mapped().config.costs.queue_work;
+        queue_work + self.lock_of_jobs(at + queue_work, cpu)
+    }
+
+    /// Time for the lock of the jobs' queue.
+    pub(super) fn lock_of_jobs(&mut self, at: Nanos, cpu: CpuId) -> Nanos {
+        let lines = self.mapped().config.costs.queue_lines;
+        self.host_workers().lock_time(at, cpu, lines)
     }
 
     /// Notes the submitter of a part of a write.

@@ -12,6 +12,7 @@
 //! which waits where it has to, or an interrupt, which does not. The shard's answer is executed
 //! next.
 
+mod adaptive;
 mod execute;
 mod pages;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::crypt::pipeline::Choice;
 use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::slab::Slab;
@@ -39,6 +41,8 @@ use super::super::actions::{Step, Via};
 use super::super::causes::CryptCauses;
 use super::super::config::{Config, Cryptd, MappedConfig};
 use super::super::pools::Pools;
+use super::super::threads::Threads;
+use adaptive::HostWorkers;
 use pages::Pages;
 
 /// Limit of writes encrypted at once, beyond every experiment; more wait.
@@ -70,7 +74,7 @@ struct Lower {
 }
 
 /// The device.
-// 14 fields: the shard, what its SQEs refer to, and the threads that execute them.
+// 15 fields: the shard, what its SQEs refer to, and the threads that execute them.
 pub(in crate::world) struct Mapped {
     config: MappedConfig,
     topology: Topology,
@@ -81,6 +85,8 @@ pub(in crate::world) struct Mapped {
     /// The bio of each bounce slot or page list.
     slot_of: BTreeMap<u32, u32>,
     pools: Pools,
+    /// The workers of `adaptive`, which use no pool.
+    host_workers: Option<HostWorkers>,
     /// The writing thread and its wake-ups.
     writer: Option<ThreadId>,
     wake: Option<Token>,
@@ -125,6 +131,12 @@ impl Mapped {
             lowers: Slab::default(),
             slot_of: BTreeMap::new(),
             pools: Pools::new(config.workqueue, topology, cpus_per_core),
+            host_workers: match &config.pipeline {
+                Choice::Fixed(_) => None,
+                Choice::Adaptive(adaptive) => {
+                    HostWorkers::new(adaptive, config.hand_over, topology.cpus())
+                }
+            },
             writer: None,
             wake: None,
             random: Random::new(seed, 0xc17),
@@ -139,6 +151,7 @@ impl Mapped {
             && self.wholes.is_empty()
             && self.lowers.is_empty()
             && self.pools.is_empty()
+            && self.host_workers.as_ref().is_none_or(HostWorkers::is_idle)
     }
 
     pub(super) fn causes(&self) -> CryptCauses {
@@ -187,6 +200,15 @@ impl Mapped {
             let sector = bio.sector + Sector(skip);
             let user = u64::from(whole);
             self.shard.submit_bio(now, Bio { sector, len, buf, origin, user, ..bio });
+        }
+    }
+
+    /// Tells the shard the load for the next requests of a submitter.
+    fn set_load(&mut self, threads: &Threads<'_>, thread: ThreadId) {
+        if let Some(workers) = &self.host_workers {
+            let is_awake = |thread: &ThreadId| threads[*thread].waits.is_none();
+            let awake = workers.submitters().filter(is_awake).count();
+            self.shard.set_load(workers.load(thread, awake));
         }
     }
 

@@ -1,3 +1,5 @@
+mod adaptive;
+
 use std::num::NonZeroU64;
 
 use blockyard_engine::dm::crypt::pipeline::{self, Choice};
@@ -112,6 +114,7 @@ fn config(preset: &str, elevator: &str, below: Below) -> Config {
         pipeline: Choice::Fixed(pipeline::find(preset).unwrap().pipeline),
         bio_sectors: Some(8),
         keeps_context: true,
+        hand_over: Nanos(16_000),
         high_priority: false,
         workqueue: Workqueue::default(),
         sector_bytes: 512,
@@ -132,7 +135,7 @@ fn outcome(config: &Config, load: Load) -> Outcome {
         in_flight: 0,
         len_bytes: load.kib * KIB,
         reads_percent: load.reads_percent,
-        socket: Some(u16::try_from(number % 2).unwrap()),
+        socket: Some(u16::try_from(number).unwrap() % config.topology.sockets),
         failed: 0,
     };
     let phase = Phase { tasks: (0..load.jobs).map(job).collect(), background: vec![] };

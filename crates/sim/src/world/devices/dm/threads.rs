@@ -11,15 +11,17 @@ use super::super::super::pools::PoolId;
 use super::super::super::thread::{Kind, Turn};
 use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
-use super::super::Devices;
+use super::super::{Backend, Devices};
 use super::Mapped;
+use super::adaptive::{Look, SPIN_STEP, Taken};
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
 /// Whether some part may be handled in this way.
 fn some(choice: &Choice, of: impl Fn(&Pipeline) -> bool) -> bool {
     match choice {
         Choice::Fixed(pipeline) => of(pipeline),
-        Choice::Adaptive(_) => true,
+        // Its workers are a server's, and a batch of writes is submitted where it is complete.
+        Choice::Adaptive(_) => false,
     }
 }
 
@@ -31,6 +33,11 @@ pub(super) fn sorts(choice: &Choice) -> bool {
 impl Mapped {
     /// Spawns the workers and the writing thread of the pipeline, asleep.
     pub(in crate::world) fn spawn(&mut self, threads: &mut Threads<'_>) {
+        if let Some(workers) = &mut self.host_workers {
+            for _ in 0..workers.workers() {
+                workers.add_worker(threads.spawn_asleep(Kind::HostWorker, Affinity::Any));
+            }
+        }
         let choice = self.config.pipeline;
         let place =
             |place| some(&choice, |pipeline| pipeline.read == place || pipeline.write == place);
@@ -82,6 +89,68 @@ impl Devices {
         }
         self.mapped().pools.sleep(pool, thread);
         Turn::Block(Wait::Work)
+    }
+
+    /// A worker of `adaptive` takes the next job, looks for one, or sleeps.
+    pub(in crate::world::devices) fn work_for_host(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+    ) -> Turn {
+        match self.host_workers().look(thread) {
+            Look::Takes(taken) => self.run_job(machine, (cpu, thread), taken),
+            Look::Spins => Turn::Run(SPIN_STEP),
+            Look::Sleeps => Turn::Block(Wait::Work),
+        }
+    }
+
+    /// A thread runs the ciphers of a job.
+    fn run_job(
+        &mut self,
+        machine: &mut Machine<'_>,
+        (cpu, thread): (CpuId, ThreadId),
+        taken: Taken,
+    ) -> Turn {
+        if let Some(worker) = taken.woken {
+            machine.threads.wake_from(worker, Wait::Work);
+        }
+        let lock = self.lock_of_jobs(machine.threads.now(), cpu);
+        let worker = &mut machine.threads[thread];
+        worker.defer_cost(lock);
+        worker.pending.todo.extend(taken.steps);
+        self.proceed(machine, cpu, thread).unwrap_or(Turn::Run(Nanos(0)))
+    }
+
+    /// The submitter looks for completions, and would otherwise sleep if `waits`. Returns what it
+    /// does instead, with a device that is served by `adaptive`.
+    pub(in crate::world) fn before_reap(
+        &mut self,
+        machine: &mut Machine<'_>,
+        (cpu, thread): (CpuId, ThreadId),
+        waits: bool,
+    ) -> Option<Turn> {
+        let Backend::Mapped(mapped) = &mut self.backend else { return None };
+        let workers = mapped.host_workers.as_mut()?;
+        workers.end_turn(thread);
+        if workers.has_batch(thread) {
+            machine.threads[thread].pending.hands_over = true;
+            return Some(self.proceed(machine, cpu, thread).unwrap_or(Turn::Run(Nanos(0))));
+        }
+        if !waits {
+            workers.has_reaped(thread);
+            return None;
+        }
+        if workers.has_work_at_workers(thread)
+            && let Some(taken) = workers.take()
+        {
+            return Some(self.run_job(machine, (cpu, thread), taken));
+        }
+        if workers.submitter_spins(thread) {
+            return Some(Turn::Run(SPIN_STEP));
+        }
+        workers.sleeps(thread);
+        None
     }
 
     /// The writing thread takes a batch, submitted under one plug, or sleeps.
