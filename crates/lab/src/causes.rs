@@ -2,9 +2,10 @@
 //! counts of the pipeline, of the queue's requests and of page allocation. A null device has the
 //! threads that issued and ended requests, and their context switches.
 
+use blockyard_engine::time::Nanos;
 use blockyard_sim::cpu::Switches;
 use blockyard_sim::world::{
-    Causes, Config, CryptCauses, DeviceConfig, MemoryCauses, NullCauses, Outcome,
+    Causes, Config, CryptCauses, DeviceConfig, ElevatorCounters, MemoryCauses, NullCauses, Outcome,
 };
 
 use super::execute::Measured;
@@ -45,6 +46,9 @@ const PAGES_METRICS: &[&str] = &[
 const MEMORY: &str = "memory";
 const MEMORY_METRICS: &[&str] = &["rate", "time_share"];
 
+const ELEVATOR: &str = "elevator";
+const ELEVATOR_METRICS: &[&str] = &["time_share", "lock_wait_share"];
+
 const NULL: &str = "null";
 const NULL_METRICS: &[&str] = &[
     "issued_by_workers",
@@ -63,6 +67,7 @@ pub(crate) fn yields(config: &Config) -> Vec<Yield> {
     let row = |row: &str, metrics| Yield { row: row.into(), metrics };
     let mut rows = vec![row(MACHINE, MACHINE_METRICS)];
     rows.extend(config.bandwidth.map(|_| row(MEMORY, MEMORY_METRICS)));
+    rows.extend(has_elevator_costs(config).then(|| row(ELEVATOR, ELEVATOR_METRICS)));
     if matches!(config.device, DeviceConfig::Null(_)) {
         rows.push(row(NULL, NULL_METRICS));
     } else if let Some(mapped) = &config.mapped {
@@ -72,11 +77,27 @@ pub(crate) fn yields(config: &Config) -> Vec<Yield> {
     rows
 }
 
+fn has_elevator_costs(config: &Config) -> bool {
+    config.elevator_costs.step > Nanos(0)
+}
+
+/// Shares of the CPU time: an elevator's work, and the waits for its lock.
+fn of_elevator(elevator: &ElevatorCounters, outcome: &Outcome) -> [Measured; 2] {
+    [
+        ("time_share", mean(elevator.busy.0, outcome.cpu_busy.0)),
+        ("lock_wait_share", mean(elevator.lock_waits.0, outcome.cpu_busy.0)),
+    ]
+    .map(|(metric, value)| Measured { row: ELEVATOR.into(), metric, value })
+}
+
 /// Rows of a run.
-pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
+pub(crate) fn rows(config: &Config, outcome: &Outcome) -> Vec<Measured> {
     let causes = &outcome.causes;
     let value = mean(outcome.cpu_busy.0, outcome.ended.0 * u64::from(outcome.cpus));
     let mut rows = vec![Measured { row: MACHINE.into(), metric: "cpu_busy", value }];
+    if has_elevator_costs(config) {
+        rows.extend(of_elevator(&causes.elevator, outcome));
+    }
     rows.extend(causes.memory.iter().flat_map(|memory| of_memory(memory, outcome)));
     if let Some(causes) = &causes.null {
         rows.extend(null(causes));
@@ -101,7 +122,8 @@ fn queue(crypt: &CryptCauses, causes: &Causes) -> Vec<Measured> {
     let requests = causes.write_requests;
     [
         ("write_request_bytes", mean(causes.write_sectors * 512, requests)),
-        ("write_bios_merged", 1.0 - mean(requests, crypt.write_bios.max(1))),
+        // A queue that splits bios has more requests.
+        ("write_bios_merged", mean(crypt.write_bios.saturating_sub(requests), crypt.write_bios)),
         ("mixed_requests", causes.mixed_write_requests as f64),
         ("mixed_share", mean(causes.mixed_write_requests, requests)),
     ]
@@ -132,6 +154,10 @@ fn null(causes: &NullCauses) -> Vec<Measured> {
 }
 
 fn pipeline(crypt: &CryptCauses, outcome: &Outcome) -> Vec<Measured> {
+    let cpu_per_write = match crypt.write_bios {
+        0 => 0.0,
+        writes => mean(outcome.cpu_busy.0, writes),
+    };
     [
         ("part_bytes", mean(crypt.cipher_bytes, crypt.parts)),
         ("workers_per_write", crypt.workers_per_write.median() as f64),
@@ -142,7 +168,7 @@ fn pipeline(crypt: &CryptCauses, outcome: &Outcome) -> Vec<Measured> {
         ("cpus_of_writer", crypt.cpus_of_writer_max() as f64),
         ("batch_writes", mean(crypt.batched_writes, crypt.batches)),
         ("unsorted_batches", crypt.unsorted_batches as f64),
-        ("cpu_per_write", mean(outcome.cpu_busy.0, crypt.write_bios) / 1e9),
+        ("cpu_per_write", cpu_per_write / 1e9),
     ]
     .map(|(metric, value)| Measured { row: PIPELINE.into(), metric, value })
     .into()

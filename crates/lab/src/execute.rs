@@ -198,7 +198,7 @@ pub fn run_job<O: Observer>(
         run_program(job, config.seed, Simulated { config, observer })?;
     let done = JobDone {
         job: name.into(),
-        measured: yielded.measured.into_iter().chain(causes::rows(&outcome)).collect(),
+        measured: yielded.measured.into_iter().chain(causes::rows(config, &outcome)).collect(),
         listing: yielded.listing,
         causes: outcome.causes,
         trace_hash: outcome.trace_hash,

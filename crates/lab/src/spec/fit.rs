@@ -3,6 +3,7 @@
 //! The box and the bound are part of the experiment file, fixed before the first run. The command
 //! `blockyard lab fit` writes the accepted points into a file beside it.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use super::metric::{Cell, Yields};
@@ -86,8 +87,17 @@ impl Fit {
             let known = yields.check_variant(variant);
             known.map_err(|what| section.wrong_key("variants", &what))?;
         }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = variants.iter().find(|name| !names.insert(*name)) {
+            return Err(section.wrong_key("variants", &format!("has {twice:?} twice")));
+        }
         let sides: Vec<Side> =
             section.list("box")?.into_iter().map(Side::read).collect::<Result<_, _>>()?;
+        let mut paths = BTreeSet::new();
+        if let Some(twice) = sides.iter().find(|side| !paths.insert(&side.path)) {
+            let what = format!("has the path {:?} twice", twice.path);
+            return Err(section.wrong_key("box", &what));
+        }
         let mut accept = Vec::new();
         for row in section.list("accept")? {
             accept.push(Accept::read(row, yields, published, &variants)?);

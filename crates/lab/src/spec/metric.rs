@@ -79,6 +79,7 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("softirq_ctx_per_1000", Base::Count),
     metric("no_tag_per_1000", Base::Count),
     metric("lock_wait", Base::Seconds),
+    metric("lock_wait_share", Base::Fraction),
     metric("part_bytes", Base::Count),
     metric("workers_per_write", Base::Count),
     metric("contexts_per_write", Base::Count),
@@ -202,15 +203,22 @@ impl Yields {
         self.0.get(name).map(Vec::as_slice).ok_or_else(all)
     }
 
-    /// Checks that a cell is measured; otherwise returns the error text.
-    fn check(&self, cell: &Cell) -> Result<(), String> {
-        let Cell { variant, row, metric } = cell;
+    /// Checks that a variant has a row; otherwise returns the error text.
+    pub(super) fn check_row(&self, variant: &str, row: &str) -> Result<(), String> {
         let rows = self.check_variant(variant)?;
-        let of_row = || rows.iter().filter(|one| one.row == *row);
-        if of_row().next().is_none() {
+        if rows.iter().all(|one| one.row != row) {
             let rows = listed(rows.iter().map(|one| &one.row));
             return Err(format!("has the row {row:?}, but {variant} measures only {rows}"));
         }
+        Ok(())
+    }
+
+    /// Checks that a cell is measured; otherwise returns the error text.
+    fn check(&self, cell: &Cell) -> Result<(), String> {
+        let Cell { variant, row, metric } = cell;
+        self.check_row(variant, row)?;
+        let rows = self.check_variant(variant)?;
+        let of_row = || rows.iter().filter(|one| one.row == *row);
         if of_row().all(|one| !one.metrics.contains(metric)) {
             let metrics = listed(of_row().flat_map(|one| one.metrics));
             return Err(format!(

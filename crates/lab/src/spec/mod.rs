@@ -278,7 +278,7 @@ impl Experiment {
     fn read_judgement(&mut self, root: &mut Section<'_>, yields: &Yields) -> Result<(), Error> {
         for (variant, section) in root.named("published")? {
             yields.check_variant(&variant).map_err(|what| section.wrong(&what))?;
-            self.published.extend(published_of(&variant, section)?);
+            self.published.extend(published_of(&variant, section, yields)?);
         }
         for (name, section) in root.named("fits")? {
             let place = section.origin().clone();
@@ -607,12 +607,17 @@ fn settings(root: &mut Section<'_>) -> Result<BTreeMap<String, Vec<Override>>, E
     Ok(settings)
 }
 
-fn published_of(variant: &str, mut section: Section<'_>) -> Result<Vec<Published>, Error> {
+fn published_of(
+    variant: &str,
+    mut section: Section<'_>,
+    yields: &Yields,
+) -> Result<Vec<Published>, Error> {
     let choices = [("predict", Role::Predict), ("calibrate", Role::Calibrate)];
     let role = section.choice("role", &choices)?;
     section.texts("source")?;
     let mut published = Vec::new();
     for (row, cells) in section.named("rows")? {
+        yields.check_row(variant, &row).map_err(|what| cells.wrong(&what))?;
         for (name, node) in cells.entries() {
             let path = cells.path(name);
             let metric = known_metric(node, &path, name)?.name;

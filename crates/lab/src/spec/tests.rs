@@ -101,6 +101,7 @@ fn errors_name_the_line_the_key_and_the_allowed_values() {
         ("settings = [\"prio\"]", "settings = [\"pro\"]", "settings = [", &["prio"]),
         ("role = \"calibrate\"", "role = \"fit\"", "role =", &["\"predict\""]),
         ("fsync_median = 0.1", "fsync_mean = 0.1", "fsync_median = 0.1", &["fsync_max"]),
+        ("rows.fsync = {", "rows.fsnyc = {", "rows.fsync", &["\"fsnyc\"", "only fsync"]),
         ("max = 0.3", "maximum = 0.3", "max = 0.3", &["maximum", "published"]),
         ("seeds = [1, 2]", "seeds = []", "seeds", &["1 to 64"]),
         ("seeds = [1, 2]", "seeds = [1, 1]", "seeds", &["each once"]),
@@ -141,6 +142,44 @@ fn errors_name_the_line_the_key_and_the_allowed_values() {
         assert!(said.starts_with(&line_of(line)), "{to}: {said}");
         assert!(words.iter().all(|word| said.contains(word)), "{to}: {said}");
     }
+}
+
+#[test]
+fn side_or_a_variant_of_a_fit_that_is_there_twice_is_refused() {
+    let sides = "{ path = \"device.rpm\", one_of = [5400] }";
+    for (variants, sides, words) in [
+        ("\"new\", \"new\"", sides.to_owned(), "fits.again.variants has \"new\" twice"),
+        ("\"new\"", format!("{sides}, {sides}"), "has the path \"device.rpm\" twice"),
+    ] {
+        let fit = format!(
+            "[fits.again]\nvariants = [{variants}]\nbox = [{sides}]\n\
+             accept = [{{ row = \"old/fsync/fsync_max\", error_max = 1 }}]\n\n[[claims]]"
+        );
+        let text = SMALL.replacen("[[claims]]", &fit, 1);
+        let said = Experiment::parse("small.toml", &text, None).unwrap_err().to_string();
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+/// A slice of nothing, and work that fills its whole interval, leave no time to the threads.
+#[test]
+fn machine_without_time_for_its_threads_is_refused() {
+    let refused = |machine: &str, costs: &str| {
+        let text = format!("{SMALL}\n[machine]\n{machine}\n[machine.costs]\n{costs}\n");
+        let parsed = Experiment::parse("small.toml", &text, None);
+        parsed.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let slice = refused("scheduler = \"eevdf\"", "granularity_ns = 0");
+    assert!(slice.contains("machine needs a costs.granularity_ns above 0"), "{slice}");
+    for (machine, costs) in [
+        ("housekeeping_us = 1\nhousekeeping_takes_ns = 0", ""),
+        ("housekeeping_us = 2\nhousekeeping_takes_ns = 2000", ""),
+        ("housekeeping_us = 100", "switch_ns = 1000000"),
+    ] {
+        let said = refused(machine, costs);
+        assert!(said.contains("machine needs a housekeeping_takes_ns above 0"), "{said}");
+    }
+    assert_eq!(refused("housekeeping_us = 10000", "granularity_ns = 0"), "");
 }
 
 #[test]

@@ -130,6 +130,16 @@ fn machine(root: &mut Section<'_>) -> Result<Machine, Error> {
     let bandwidth = bandwidth(&mut machine, topology.sockets)?;
     let every = us(&mut machine, "housekeeping_us", 0)?;
     let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
+    if every > Nanos(0) && (takes == Nanos(0) || takes + read.switch >= every) {
+        let what = "needs a housekeeping_takes_ns above 0, and with costs.switch_ns together below \
+                    housekeeping_us";
+        return Err(machine.wrong(what));
+    }
+    if read.scheduler == Scheduler::Eevdf && read.granularity == Nanos(0) {
+        let what =
+            "needs a costs.granularity_ns above 0 for the scheduler \"eevdf\": it is the slice";
+        return Err(machine.wrong(what));
+    }
     machine.finish()?;
     let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
     Ok(Machine { topology, costs: read, call_costs, bandwidth, housekeeping })

@@ -162,6 +162,27 @@ fn submitter_that_waits_for_a_request_pays_for_its_user_time_too() {
     assert_eq!(with(1, 150, 0), with(64, 150, 0));
 }
 
+/// A request that ends at once frees its tag while the submitter is still at work, so that a bio
+/// that was to wait for one has it before the submitter sleeps.
+#[test]
+fn submitter_does_not_sleep_for_a_request_that_it_has() {
+    for irqmode in [IrqMode::None, IrqMode::Softirq] {
+        for plug in [PlugRule::Off, PlugRule::PerContext] {
+            let mut config = world(irqmode, QueueMode::Mq);
+            (config.queue.nr_requests, config.queue.queue_depth) = (1, 1);
+            config.queue.plug = plug;
+            if let DeviceConfig::Null(null) = &mut config.device {
+                null.hw_queue_depth = 1;
+            }
+            for options in ["rw=randwrite bs=1m", "rw=randwrite bs=4k iodepth=8 iodepth_batch=4"] {
+                let bytes = if options.contains("1m") { 1 << 20 } else { 4 << 10 };
+                let written = job(&config, options).write.bytes;
+                assert_eq!(written, (IOS * bytes).min(64 << 20), "{irqmode:?} {plug:?}");
+            }
+        }
+    }
+}
+
 /// Commit records of a journal with barriers.
 #[derive(Default)]
 struct Commits(u64);

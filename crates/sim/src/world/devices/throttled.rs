@@ -7,7 +7,8 @@ use blockyard_engine::time::Nanos;
 
 use super::super::actions::Context;
 use super::super::machine::Machine;
-use super::{Backend, Devices, KEEPER};
+use super::{Backend, Devices};
+use crate::cpu::CpuId;
 
 /// Token buckets, and the bios that wait for tokens.
 pub(super) struct Throttled {
@@ -45,7 +46,8 @@ impl Devices {
         let Some(bio) = self.throttled.as_mut().and_then(|throttled| throttled.next(now)) else {
             return;
         };
-        let by = Context::Interrupt(KEEPER);
+        // The work is its submitter's, wherever the kernel has its timer.
+        let by = Context::Interrupt(CpuId(bio.origin.cpu));
         let thread = self.bios.owner(bio.user);
         if let Backend::Mapped(_) = self.backend {
             self.submit_mapped(machine, by, bio, thread);

@@ -470,10 +470,13 @@ impl Devices {
         let user = bio.user;
         let named = thread.unwrap_or(machine.files.journal.thread);
         let parked = self.enters_queue(machine, by, bio, named);
+        let sleeper = thread.filter(|_| parked);
+        // The queue may give it a request at once.
+        if let Some(sleeper) = sleeper {
+            self.bios.park(user, sleeper);
+        }
         self.run_queue(machine, by);
-        let Some(sleeper) = thread.filter(|_| parked) else { return false };
-        self.bios.park(user, sleeper);
-        true
+        sleeper.is_some()
     }
 
     fn lower_bio(

@@ -369,6 +369,34 @@ fn limited_mapped_device_writes_at_its_rate() {
     }
 }
 
+/// The bios of a device with a limit start on a timer. Their ciphers are work of their submitters'
+/// CPUs: no job is slowed down by those of others.
+#[test]
+fn limited_bios_are_encrypted_on_the_cpus_of_their_submitters() {
+    let load = Load { jobs: 2, each: 100, depth: 1, kib: 4, reads_percent: 0 };
+    let mut config = config("inline", "none", Below::Memory { ns_per_kib: 0 });
+    config.limits = Limits { iops: NonZeroU64::new(10_000), burst: Nanos(0), ..Limits::default() };
+    let outcome = outcome(&config, load);
+    let cpus = &crypt(&outcome).cpus_of_writer;
+    // Each job has a socket of four CPUs.
+    let sockets = cpus.values().map(|cpus| cpus.iter().map(|cpu| cpu.0 / 4).collect());
+    let mut sockets: Vec<Vec<u16>> = sockets.collect();
+    sockets.iter_mut().for_each(Vec::dedup);
+    assert_eq!(sockets, [[0], [1]]);
+}
+
+/// The queue may give a request to a waiting bio before its thread sleeps.
+#[test]
+fn writing_thread_with_few_requests_sleeps_for_none_that_it_has() {
+    for elevator in ["noop", "deadline", "cfq"] {
+        for nr_requests in 2..12 {
+            let mut config = config("2013-3", elevator, Below::Queue);
+            config.queue.nr_requests = nr_requests;
+            outcome(&config, Load { kib: 1024, depth: 1, ..MIXED });
+        }
+    }
+}
+
 /// One write at a time over memory: the end of each is paid once, by its length, and its submitter
 /// waits for it.
 #[test]

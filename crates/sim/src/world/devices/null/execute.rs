@@ -70,16 +70,14 @@ impl Null {
             machine.threads.spend(machine.config.costs.submit);
             let bio = self.bios.make(&machine.threads, cpu, thread, &out);
             is_parked = self.enters(machine, by, bio, thread);
-            if is_parked {
-                self.bios.park(bio.user, thread);
-            }
         }
         // A thread closes its plug before it sleeps.
         if plugs {
             self.unplug(machine.threads.now(), io_context);
             self.run_queues(machine, by);
         }
-        if is_parked {
+        // The queues may have given it a request since then.
+        if self.bios.has_parked(thread) {
             machine.threads.charge_spent(cpu);
             return Turn::Block(Wait::Request);
         }
@@ -98,7 +96,7 @@ impl Null {
         self.end_interrupt(machine, by);
     }
 
-    /// Submits a bio; returns whether it is parked.
+    /// Submits a bio; returns whether its thread waits for a request.
     fn enters(
         &mut self,
         machine: &mut Machine<'_>,
@@ -116,12 +114,14 @@ impl Null {
             return false;
         }
         let at = now + machine.threads.spent();
-        let parked = self.submit(at, now, bio) == Submitted::Parked;
+        if self.submit(at, now, bio) == Submitted::Parked {
+            self.bios.park(bio.user, thread);
+        }
         if let Some(stack) = self.stack {
             machine.threads.spend(stack.costs.request);
         }
         self.run_queues(machine, by);
-        parked
+        self.bios.has_parked(thread)
     }
 
     /// Dispatches as many requests as the device accepts.
