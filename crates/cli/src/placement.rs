@@ -187,7 +187,7 @@ impl Nodes {
         let Ok(list) = fs::read_to_string(self.folder(node).join("cpulist")) else {
             let nodes = self.online();
             let nodes = nodes.as_deref().unwrap_or("none");
-            return Err(format!("there is no such node; this machine has {nodes}"));
+            return Err(format!("there is no such node; the nodes of this machine are {nodes}"));
         };
         // A node may have memory only.
         Ok(cpu_list(list.trim()).unwrap_or_default())
@@ -244,7 +244,10 @@ mod tests {
         assert_eq!(nodes.best_for(&[0, 1, 2, 4, 5]), Some(0));
         assert_eq!(nodes.best_for(&[77]), None);
         assert_eq!(nodes.cpus_of(3), Ok(Vec::new()), "it has memory only");
-        assert_eq!(nodes.cpus_of(4).unwrap_err(), "there is no such node; this machine has 0-3");
+        assert_eq!(
+            nodes.cpus_of(4).unwrap_err(),
+            "there is no such node; the nodes of this machine are 0-3"
+        );
         let place = tempfile::tempdir().unwrap();
         assert_eq!(machine(place.path(), &[("0-3", 10)]).best_for(&[0]), None);
         assert_eq!(Nodes(place.path().join("none")).best_for(&[0]), None);

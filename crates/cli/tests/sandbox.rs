@@ -96,7 +96,10 @@ fn cpus_and_nodes_that_are_not_there_are_named() {
         "{said}"
     );
     let said = serve(&["--numa", "999"]);
-    assert!(said.contains("--numa 999: there is no such node; this machine has "), "{said}");
+    assert!(
+        said.contains("--numa 999: there is no such node; the nodes of this machine are "),
+        "{said}"
+    );
     let said = lab.refused(&["serve", "vol", "--cpus", "0-"], 1);
     assert!(said.contains("--cpus") && said.contains("as in 0-3 or 0,8"), "{said}");
     lab.write("c.toml", "cpus = '1,,x'\nsocket = 's'\n[exports.a]\nvolume = 'vol'\n");
