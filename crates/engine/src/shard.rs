@@ -52,7 +52,8 @@ pub struct Shard {
     now: Nanos,
     load: Load,
     in_flight: Slab<InFlight>,
-    failures: Failures,
+    /// Apart from what each bio touches.
+    failures: Box<Failures>,
     /// Writes that wait for their preflush, by index: kept separately, because they are rare and
     /// large.
     preflushed: Vec<(u32, Bio)>,
@@ -106,7 +107,7 @@ impl Shard {
             now: Nanos(0),
             load: Load::default(),
             in_flight: Slab::default(),
-            failures: Failures::default(),
+            failures: Box::default(),
             preflushed: Vec::new(),
             pages: pages.map(|(pages, _)| pages),
             sq: Vec::new(),

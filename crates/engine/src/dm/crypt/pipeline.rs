@@ -208,18 +208,18 @@ impl Default for Load {
 
 /// Facts that decide about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct Facts<'a> {
     /// Length of the part.
     pub len_bytes: u32,
     /// Load at the time when the part goes to the cipher.
-    pub load: Load,
+    pub load: &'a Load,
 }
 
-impl Facts {
+impl Facts<'_> {
     /// Whether a worker gets the part, if `least_bytes` pay for a hand-over to a sleeping worker
     /// and back.
     fn fans_out(&self, least_bytes: u32) -> bool {
-        let Load { idle_cpus, fanned_out_bytes, is_awaited, hand_over_percent, .. } = self.load;
+        let Load { idle_cpus, fanned_out_bytes, is_awaited, hand_over_percent, .. } = *self.load;
         let reserve_bytes = u64::from(least_bytes);
         let least_bytes = reserve_bytes * u64::from(hand_over_percent) / 100;
         let len_bytes = u64::from(self.len_bytes);
@@ -241,7 +241,7 @@ impl Facts {
 
     /// Whether the short part goes to a worker together with others.
     fn is_batched(&self, least_bytes: u32) -> bool {
-        let Load { idle_cpus, together_bytes, .. } = self.load;
+        let Load { idle_cpus, together_bytes, .. } = *self.load;
         let is_short = u64::from(self.len_bytes) < u64::from(least_bytes).min(AWAKE_MIN_BYTES);
         is_short && idle_cpus > 0 && together_bytes >= TOGETHER_MIN_BYTES
     }
@@ -302,7 +302,7 @@ impl Choice {
     /// because schedulers below need it.
     #[must_use]
     #[inline]
-    pub fn decide(&self, facts: &Facts) -> Pipeline {
+    pub fn decide(&self, facts: &Facts<'_>) -> Pipeline {
         let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
             Self::Fixed(pipeline) => return pipeline,
             Self::Adaptive(adaptive) => adaptive,
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn adaptive_hands_over_only_parts_that_gain_time() {
         let place = |least, len_bytes| {
-            let facts = Facts { len_bytes, load: Load::default() };
+            let facts = Facts { len_bytes, load: &Load::default() };
             adaptive(least, false).decide(&facts).write
         };
         assert_eq!(place(Some(65_536), 65_535), Place::Inline);
@@ -464,7 +464,7 @@ mod tests {
 
     /// Place of a part; adds its bytes to those at workers.
     fn place(load: &mut Load, len_bytes: u32) -> Place {
-        let facts = Facts { len_bytes, load: *load };
+        let facts = Facts { len_bytes, load };
         let place = adaptive(Some(LEAST), false).decide(&facts).read;
         load.fanned_out_bytes += if place == Place::Inline { 0 } else { u64::from(len_bytes) };
         place
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(of(Load { idle_cpus: 0, ..load }, 4096), Place::Inline);
         let few = Load { together_bytes: TOGETHER_MIN_BYTES - 1, ..load };
         assert_eq!(of(few, 4096), Place::Inline);
-        let facts = Facts { len_bytes: 4096, load };
+        let facts = Facts { len_bytes: 4096, load: &load };
         assert_eq!(adaptive(None, false).decide(&facts).read, Place::Inline, "no worker");
     }
 
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn adaptive_sorts_where_a_head_moves_wherever_the_cipher_runs() {
         let submit = |seeks, len_bytes| {
-            let facts = Facts { len_bytes, load: Load::default() };
+            let facts = Facts { len_bytes, load: &Load::default() };
             adaptive(Some(65_536), seeks).decide(&facts).submit
         };
         let sorted = Submit::Thread(Order::Sorted);
@@ -564,13 +564,13 @@ mod tests {
         let submit = |queues, at_once_bytes| {
             let load = Load { at_once_bytes, ..Load::default() };
             let adaptive = Adaptive { fan_out_min_bytes: None, seeks: false, queues };
-            Choice::Adaptive(adaptive).decide(&Facts { len_bytes: 65_536, load }).submit
+            Choice::Adaptive(adaptive).decide(&Facts { len_bytes: 65_536, load: &load }).submit
         };
         assert_eq!(submit(false, 1 << 20), Submit::Thread(Order::Fifo));
         assert_eq!(submit(false, 65_536), Submit::WhereEncrypted);
         assert_eq!(submit(true, 1 << 20), Submit::WhereEncrypted, "its queue merges them");
         let adaptive = Adaptive { fan_out_min_bytes: Some(LEAST), seeks: false, queues: false };
-        let facts = Facts { len_bytes: LEAST, load: Load::default() };
+        let facts = Facts { len_bytes: LEAST, load: &Load::default() };
         let pipeline = Choice::Adaptive(adaptive).decide(&facts);
         let thread = Submit::Thread(Order::Fifo);
         assert_eq!((pipeline.write, pipeline.submit), (Place::Unbound, thread));
