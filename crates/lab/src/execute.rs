@@ -504,10 +504,15 @@ program = "fs_mark"
 files = 3
 sync_method = 0
 [variants.a]
+jobs = ["a", "b", "c", "d"]
+[variants.b]
+jobs = ["e"]
 "#;
         let experiment = Experiment::parse("a.toml", text, None).unwrap();
-        let setup = experiment.setup(&experiment.variants[0], None, &[], &[]).unwrap();
-        for (name, job) in &setup.jobs {
+        let of = |variant| experiment.setup(variant, None, &[], &[]).unwrap();
+        let setups: Vec<_> = experiment.variants.iter().map(of).collect();
+        let jobs = setups.iter().flat_map(|setup| setup.jobs.iter().map(move |job| (setup, job)));
+        for (setup, (name, job)) in jobs {
             let (done, ()) = run_job(&setup.config, name, job, ()).unwrap();
             let mut said = job.yields(false);
             said.extend(causes::yields(&setup.config));

@@ -156,6 +156,13 @@ pub(crate) struct Yield {
     pub(crate) metrics: &'static [&'static str],
 }
 
+impl Yield {
+    /// Whether it is of all operations of a fio section.
+    pub(super) fn is_of_section(&self) -> bool {
+        [FIO_JOB_METRICS, FIO_USAGE_METRICS, REPORT_JOB_METRICS].contains(&self.metrics)
+    }
+}
+
 /// A job: a program of [`blockyard::workload`] and its options.
 #[derive(Clone, Debug)]
 pub enum JobSpec {

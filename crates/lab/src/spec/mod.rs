@@ -31,7 +31,7 @@ use blockyard_engine::time::Nanos;
 use self::claim::ClaimSpec;
 use self::fit::{Fit, Point};
 use self::grid::Grid;
-use self::job::JobSpec;
+use self::job::{JobSpec, Yield};
 use self::metric::{Cell, Yields, known_metric, metric_named};
 use self::quick::Quick;
 use self::section::{Section, fraction_of, listed, mistake, text_of};
@@ -267,7 +267,10 @@ impl Experiment {
                 }
             })?;
             let has_user_time = setup.config.costs.user > Nanos(0);
-            let own = setup.jobs.iter().flat_map(|(_, job)| job.yields(has_user_time));
+            let own = setup.jobs.iter().map(|(name, job)| (name, job.yields(has_user_time)));
+            let own: Vec<_> = own.collect();
+            check_rows(&variant.name, &own)?;
+            let own = own.into_iter().flat_map(|(_, rows)| rows);
             let rows = own.chain(causes::yields(&setup.config)).collect();
             yields.insert(variant.name.clone(), rows);
         }
@@ -605,6 +608,26 @@ fn settings(root: &mut Section<'_>) -> Result<BTreeMap<String, Vec<Override>>, E
         settings.insert(name, set);
     }
     Ok(settings)
+}
+
+/// Refuses jobs of a variant that measure the same row: a report would have only one of them. The
+/// CPU time of a section is that of its first job.
+fn check_rows(variant: &str, jobs: &[(&String, Vec<Yield>)]) -> Result<(), Error> {
+    let mut known: BTreeMap<(&str, &str), &String> = BTreeMap::new();
+    for (name, rows) in jobs {
+        for Yield { row, metrics } in rows.iter().filter(|rows| !rows.is_of_section()) {
+            for metric in *metrics {
+                let other = *known.entry((row, metric)).or_insert(name);
+                if other != *name {
+                    return Err(Error::new(format!(
+                        "the jobs {other} and {name} of variant {variant} both measure the row \
+                         {row:?}: give their sections other names, or run them in two variants"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn published_of(

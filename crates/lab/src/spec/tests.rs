@@ -145,6 +145,24 @@ fn errors_name_the_line_the_key_and_the_allowed_values() {
 }
 
 #[test]
+fn jobs_of_a_variant_with_equal_rows_are_refused_and_those_of_two_variants_are_not() {
+    let of = |section: &str, variants: &str| {
+        let job = "program = \"fio\"\nsections.x = { rw = \"read\", size = \"64k\" }";
+        let other = job.replace("sections.x", &format!("sections.{section}"));
+        let head = "name = \"a\"\ntitle = \"a\"\n[device]\nkind = \"flash\"\nsize_mib = 1024";
+        let text = format!("{head}\n[jobs.one]\n{job}\n[jobs.two]\n{other}\n{variants}");
+        Experiment::parse("a.toml", &text, None).err().map(|error| error.to_string())
+    };
+    let said = of("x", "[variants.v]").unwrap();
+    assert!(
+        said.contains("jobs one and two of variant v both measure the row \"x read\""),
+        "{said}"
+    );
+    assert_eq!(of("y", "[variants.v]"), None);
+    assert_eq!(of("x", "[variants.v]\njobs = [\"one\"]\n[variants.w]\njobs = [\"two\"]"), None);
+}
+
+#[test]
 fn side_or_a_variant_of_a_fit_that_is_there_twice_is_refused() {
     let sides = "{ path = \"device.rpm\", one_of = [5400] }";
     for (variants, sides, words) in [
