@@ -94,15 +94,19 @@ impl PlacementArgs {
     /// Applies them to this thread and to all later ones. Returns the CPUs, if they are limited; or
     /// the setting that cannot be applied, with the reason.
     pub(crate) fn apply(&self) -> Result<Option<Vec<u16>>, (Setting, Failure)> {
-        if self.cpus.is_none() && matches!(self.numa, None | Some(Numa::Off)) {
-            return Ok(None);
+        let Some(Placed { cpus: wanted, node }) = self.find()? else { return Ok(None) };
+        if let Some(node) = node {
+            match cpus::prefer_memory_of(node) {
+                // Containers often forbid it. The kernel takes memory of the CPU's node first
+                // anyway.
+                Err(_) if self.numa == Some(Numa::Auto) => (),
+                result => result.map_err(|error| {
+                    let problem =
+                        format!("the system refuses the node's memory (set_mempolicy): {error}");
+                    (Setting::Numa, Failure::failed(format!("--numa {node}: {problem}")))
+                })?,
+            }
         }
-        let wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
-        let of_node = self.of_node(&wanted).map_err(|failure| (Setting::Numa, failure))?;
-        if self.cpus.is_none() && of_node.is_none() {
-            return Ok(None);
-        }
-        let wanted = of_node.unwrap_or(wanted);
         // Also if these are all that are allowed now: CPUs may be added later.
         let list = cpus::as_list(&wanted);
         cpus::run_on(&wanted).map_err(|error| {
@@ -111,17 +115,33 @@ impl PlacementArgs {
         Ok(Some(wanted))
     }
 
-    /// Those of the CPUs that are of the node, from which memory comes, too; `None` without a node.
-    fn of_node(&self, wanted: &[u16]) -> Result<Option<Vec<u16>>, Failure> {
+    /// The CPUs to which they would limit this process; `None` if they do not.
+    pub(crate) fn cpus(&self) -> Result<Option<Vec<u16>>, Failure> {
+        let placed = self.find().map_err(|(_, failure)| failure)?;
+        Ok(placed.map(|placed| placed.cpus))
+    }
+
+    fn find(&self) -> Result<Option<Placed>, (Setting, Failure)> {
+        if self.cpus.is_none() && matches!(self.numa, None | Some(Numa::Off)) {
+            return Ok(None);
+        }
+        let wanted = self.allowed_cpus().map_err(|failure| (Setting::Cpus, failure))?;
+        let of_node = self.of_node(&wanted).map_err(|failure| (Setting::Numa, failure))?;
+        if self.cpus.is_none() && of_node.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(of_node.unwrap_or(Placed { cpus: wanted, node: None })))
+    }
+
+    /// Those of the CPUs that are of the node; `None` without a node.
+    fn of_node(&self, wanted: &[u16]) -> Result<Option<Placed>, Failure> {
         let nodes = Nodes::of_this_machine();
-        let (node, is_auto) = match self.numa {
-            None | Some(Numa::Off) => return Ok(None),
-            Some(Numa::Node(node)) => (node, false),
-            Some(Numa::Auto) => match nodes.best_for(wanted) {
-                Some(node) => (node, true),
-                None => return Ok(None),
-            },
+        let node = match self.numa {
+            None | Some(Numa::Off) => None,
+            Some(Numa::Node(node)) => Some(node),
+            Some(Numa::Auto) => nodes.best_for(wanted),
         };
+        let Some(node) = node else { return Ok(None) };
         let failed = |problem: String| Failure::failed(format!("--numa {node}: {problem}"));
         let of_node = nodes.cpus_of(node).map_err(failed)?;
         let both: Vec<u16> = wanted.iter().copied().filter(|cpu| of_node.contains(cpu)).collect();
@@ -132,14 +152,7 @@ impl PlacementArgs {
                 None => format!("this process may run on no CPU of the node, which has {its}"),
             }));
         }
-        match cpus::prefer_memory_of(node) {
-            // Containers often forbid it. The kernel takes memory of the CPU's node first anyway.
-            Err(_) if is_auto => (),
-            result => result.map_err(|error| {
-                failed(format!("the system refuses the node's memory (set_mempolicy): {error}"))
-            })?,
-        }
-        Ok(Some(both))
+        Ok(Some(Placed { cpus: both, node: Some(node) }))
     }
 
     /// Those of `--cpus`, or all that this process may run on.
@@ -155,6 +168,13 @@ impl PlacementArgs {
             None => Ok(list.clone()),
         }
     }
+}
+
+/// Where a process is to run.
+struct Placed {
+    cpus: Vec<u16>,
+    /// The node that its memory comes from.
+    node: Option<u16>,
 }
 
 /// One of the settings.

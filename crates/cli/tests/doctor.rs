@@ -57,6 +57,15 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
         let said = text(&lab.ok(&["doctor", "--config", "one.toml"]).stdout);
         assert!(!said.contains("TRIM is not passed"), "{option}: {said}");
     }
+    let volume = "[exports.a]\nvolume = \"vol\"\n";
+    lab.write("cpus.toml", format!("cpus = \"0\"\nthreads = 2\n{volume}"));
+    let said = text(&lab.ok(&["doctor", "--config", "cpus.toml"]).stdout);
+    assert!(said.contains("2 cipher threads share 1 CPUs"), "{said}");
+    for (setting, words) in [("cpus = \"0,4095\"", "CPU 4095"), ("numa = 999", "no such node")] {
+        lab.write("other.toml", format!("{setting}\n{volume}"));
+        let error = lab.refused(&["doctor", "--config", "other.toml"], 1);
+        assert!(error.contains("other.toml") && error.contains(words), "{error}");
+    }
     let error = lab.refused(&["doctor", "missing"], 4);
     assert!(error.contains("missing: cannot be checked"), "{error}");
     let error = lab.refused(&["doctor", "nbd://store.example/home"], 1);

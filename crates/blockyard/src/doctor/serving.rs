@@ -21,6 +21,8 @@ pub struct Serving {
     pub address: Option<String>,
     /// Cipher workers of the server, if their number is set.
     pub worker_threads: Option<usize>,
+    /// Number of CPUs that the server may use, if its settings limit them.
+    pub cpus: Option<usize>,
     /// The key files of the volumes.
     pub key_files: Vec<PathBuf>,
 }
@@ -35,7 +37,7 @@ impl Serving {
     /// Checks the settings and the key files.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        self.findings_on(cpus())
+        self.findings_on(self.cpus.unwrap_or_else(cpus))
     }
 
     fn findings_on(&self, cpus: usize) -> Vec<Finding> {

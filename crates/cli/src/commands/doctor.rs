@@ -80,7 +80,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     if let Some(path) = &args.config {
         let config = Config::read(path)?;
-        findings.extend(serving(path, &config).findings());
+        let cpus = config.placement.cpus().map_err(|failure| failure.at(path.display()))?;
+        findings.extend(serving(path, &config, cpus).findings());
         for export in &config.exports {
             findings.extend(doctor::volume(&checked(export))?);
         }
@@ -109,7 +110,7 @@ fn each_once(findings: Vec<Finding>) -> Vec<Finding> {
     seen
 }
 
-fn serving(path: &Path, config: &Config) -> Serving {
+fn serving(path: &Path, config: &Config, cpus: Option<Vec<u16>>) -> Serving {
     let key_file = |export: &ExportSpec| match &export.volume.key.source {
         KeySource::File(path) => Some(path.clone()),
         _ => None,
@@ -118,6 +119,7 @@ fn serving(path: &Path, config: &Config) -> Serving {
         path: path.to_owned(),
         address: config.listen.clone().filter(|_| config.tls.mode() != TlsMode::Require),
         worker_threads: config.threads.map(usize::from),
+        cpus: cpus.map(|cpus| cpus.len()),
         key_files: config.exports.iter().filter_map(key_file).collect(),
     }
 }
