@@ -402,3 +402,41 @@ fn every_bio_ends_once_with_its_own_bytes_and_flushes_cover_earlier_writes() {
     }
     assert!(merges.iter().all(|count| *count > 10), "{merges:?} of each kind were seen");
 }
+
+/// Software queues in order of their CPUs, each dispatch from behind the last one: also beyond the
+/// first word of the bitmap, and around its end.
+#[test]
+fn software_queues_of_many_cpus_take_turns() {
+    const CPUS: u16 = 200;
+    let config = QueueConfig {
+        cpus: CPUS,
+        queue_depth: 1024,
+        nr_requests: 1024,
+        plug: PlugRule::Off,
+        ..QueueConfig::default()
+    };
+    let mut queue = RequestQueue::new(config, &named("none"));
+    let mut waiting = [(); CPUS as usize].map(|()| Vec::new());
+    let mut first = 0;
+    for user in 0..900_u64 {
+        let cpu = (user * 71 + user / 7) as u16 % CPUS;
+        let origin = Origin { cpu, ..Origin::default() };
+        queue.submit_bio(MS(0), Bio { origin, ..read(user * 64, user) });
+        waiting[usize::from(cpu)].insert(0, user);
+        // Some dispatches find several queues with requests, and the last ones empty them all.
+        let count = if user % 3 == 0 || user > 700 { 2 } else { 0 };
+        for _ in 0..count {
+            let mut out = Vec::new();
+            queue.dispatch_at_most(MS(0), 1, &mut out);
+            let order = (first..waiting.len()).chain(0..first);
+            let next = order.into_iter().find(|cpu| !waiting[*cpu].is_empty());
+            let expected = next.and_then(|cpu| {
+                first = (cpu + 1) % waiting.len();
+                waiting[cpu].pop()
+            });
+            let dispatched = out.first().map(|issue| users(&queue, issue.tag)[0]);
+            assert_eq!(dispatched, expected, "request {user}");
+            out.iter().for_each(|issue| queue.complete(MS(0), issue.tag, BlkStatus::Ok));
+        }
+    }
+}
