@@ -112,3 +112,27 @@ fn batch_takes_the_lock_of_the_queue_once() {
     let each = (dear - cheap).0 as f64 / handed_over as f64;
     assert!(each < 1_000.0 / 4.0, "{each} ns of 1000 for each of {handed_over}");
 }
+
+/// A job in the background ends with its phase. Then no submitter runs its waiting batches.
+#[test]
+fn workers_run_the_batches_of_a_submitter_that_has_ended() {
+    let mut config = adaptive(4, MEMORY);
+    // No worker looks for a batch.
+    config.mapped.as_mut().unwrap().hand_over = Nanos(0);
+    for foreground in 1..200 {
+        let job = |left, depth, number| Job {
+            random: Random::new(7, number),
+            left,
+            depth,
+            in_flight: 0,
+            len_bytes: 4 * KIB,
+            reads_percent: 100,
+            socket: None,
+            failed: 0,
+        };
+        let tasks = vec![job(foreground, 1, 0)];
+        let background = vec![job(1_000_000, 32, 1)];
+        let mut jobs = Jobs(Some(Phase { tasks, background }), 0);
+        run(&config, &mut jobs, ()).expect("all requests end");
+    }
+}
