@@ -23,7 +23,12 @@ type CpuMask = [libc::c_ulong; CPUS_MAX / BITS];
 /// The CPUs that the calling thread, and so each later thread, may run on.
 #[must_use]
 pub fn allowed() -> Vec<u16> {
-    let mask = mask_of(0).unwrap_or([0; CPUS_MAX / BITS]);
+    allowed_of(0)
+}
+
+/// As [`allowed`], for a thread; 0 is the calling thread.
+pub(crate) fn allowed_of(thread: libc::pid_t) -> Vec<u16> {
+    let mask = mask_of(thread).unwrap_or([0; CPUS_MAX / BITS]);
     let is_set = |cpu: &u16| mask[usize::from(*cpu) / BITS] >> (usize::from(*cpu) % BITS) & 1 == 1;
     (0..CPUS_MAX as u16).filter(is_set).collect()
 }

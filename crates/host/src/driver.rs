@@ -648,6 +648,12 @@ impl Driver {
         self.poll();
     }
 
+    /// See [`Executor::hand_over_of_workers`].
+    #[cfg(test)]
+    pub(crate) fn hand_over(&self) -> crate::workers::HandOver {
+        self.executor.hand_over_of_workers()
+    }
+
     /// Whether no bio is in flight: none at the ring, the workers or the disks, in a plug, or
     /// waiting for a timer, a range, a resume or an order.
     pub(crate) fn is_idle(&self) -> bool {

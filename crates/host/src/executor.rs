@@ -39,14 +39,14 @@ use hctx::Hctx;
 use crate::backend::{Backend, Device};
 use crate::stages::{self, Samples, Stage, StageStats};
 use crate::timers::Timers;
-use crate::workers::{Task, Workers};
+use crate::workers::{HandOver, Task, Workers};
 
 /// The executor of one shard.
 // 20 fields: identities of submitters, the ends of the devices' queues, places of operations in
 // flight, and vectors that are kept for their memory.
 pub(crate) struct Executor {
     backend: Arc<Backend>,
-    workers: Option<Arc<Workers>>,
+    workers: Option<HandOver>,
     /// The io-context of the volume's writing thread.
     writer: IoContext,
     io_context: IoContext,
@@ -100,7 +100,7 @@ impl Executor {
         }
         Ok(Self {
             backend: Arc::clone(backend),
-            workers: workers.cloned(),
+            workers: workers.map(Workers::for_submitter),
             writer,
             samples: Samples::new(stage_stats),
             io_context,
@@ -300,14 +300,21 @@ impl Executor {
             && (!self.has_queues || self.hctxs.iter().all(Hctx::is_idle))
     }
 
-    /// Runs a job of this volume that waits for a worker, if any. Its completion may be another
-    /// executor's. Counts this thread as a submitter, unless it is counted.
+    /// Runs a job of this volume that waits for a worker in this submitter's lane, if any. Its
+    /// completion may be another executor's. Counts this thread as a submitter, unless it is
+    /// counted.
     pub(crate) fn help(&mut self, is_counted: bool) -> bool {
         let workers = self.workers.as_ref().filter(|_| self.handed_over.to_workers > 0);
         workers.is_some_and(|workers| {
             let _busy = (!is_counted).then(|| workers.busy());
             workers.help(&mut self.helper)
         })
+    }
+
+    /// The hand-over to the workers that the volume has.
+    #[cfg(test)]
+    pub(crate) fn hand_over_of_workers(&self) -> HandOver {
+        self.workers.as_ref().expect("the volume has workers").again()
     }
 
     /// Waits a moment for workers without sleep; returns whether there are completions.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use blockyard_engine::bio::{BlkStatus, Sample};
+use blockyard_engine::dm::crypt::hand_over::{BATCH_BYTES, WakeUp};
 use blockyard_engine::sq::{Cqe, Sqe, Token};
 use blockyard_engine::time::Nanos;
 
@@ -14,11 +15,7 @@ use crate::backend::Backend;
 use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::stages::Stage;
-use crate::workers::{Job, Task, Wake};
-
-/// A full batch. Ours: 32 requests of 4 KiB are four batches, so each of two threads has one while
-/// the next ones are made.
-const BATCH_BYTES: usize = 32 << 10;
+use crate::workers::{Job, Task};
 
 /// A cipher, alone or with a read or write.
 pub(super) enum Work {
@@ -74,7 +71,7 @@ impl Item {
 #[derive(Default)]
 pub(super) struct Batch {
     items: Vec<Item>,
-    len_bytes: usize,
+    len_bytes: u64,
 }
 
 impl Batch {
@@ -87,7 +84,7 @@ impl Executor {
     /// Adds a cipher to the batch, and hands over a full one.
     pub(super) fn gather(&mut self, sqe: &Sqe, work: Work) {
         let sample = sqe.origin.sample;
-        self.batch.len_bytes += work.run().len_bytes;
+        self.batch.len_bytes += work.run().len_bytes as u64;
         let gathered = time_of(sample);
         self.batch.items.push(Item { token: sqe.token, sample, gathered, work });
         if self.batch.len_bytes >= BATCH_BYTES {
@@ -117,7 +114,7 @@ impl Executor {
             completions: Arc::clone(completions),
             operations: operations as u16,
             len_bytes: len_bytes as u32,
-            wake: Wake::ForMany,
+            wake: WakeUp::ForMany,
         };
         workers.submit(job, &mut self.helper);
     }

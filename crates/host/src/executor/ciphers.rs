@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::crypt::hand_over::WakeUp;
 use blockyard_engine::sq::{Cqe, Place, Sqe, SqeOp};
 
 use super::batch::Work;
@@ -15,7 +16,7 @@ use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::stages::{Stage, Timed};
 use crate::sync_io::write_memory;
-use crate::workers::{Job, Task, Wake};
+use crate::workers::{Job, Task};
 
 impl Executor {
     /// Runs a cipher between two buffers, here or on a worker.
@@ -226,7 +227,7 @@ impl Executor {
             completions: Arc::clone(completions),
             operations: 1,
             len_bytes: len_bytes as u32,
-            wake: Wake::Always,
+            wake: WakeUp::Always,
         };
         match place {
             Place::SameCpu => workers.submit_here(job, &mut self.helper),

@@ -15,10 +15,10 @@ use super::builder::{Builder, dev_id};
 use super::control::AdaptiveStatus;
 use crate::Error;
 use crate::backend::{Device, KeyedCipher};
-use crate::cpus::parallelism;
+use crate::cpus;
 use crate::file::BackingKind;
 use crate::pages::BounceChoice;
-use crate::workers::{WorkerConfig, Workers, round_trip_ns};
+use crate::workers::{Unbound, WorkerConfig, Workers, round_trip_ns};
 
 /// A cipher that is faster than a hand-over even for this length needs no worker.
 const FAN_OUT_MAX_BYTES: u64 = 2 << 20;
@@ -102,8 +102,8 @@ impl Builder<'_> {
                                    allow one (`worker_threads` 1), or take the `pipeline` inline";
                     return Err(Error::parameter("cipher workers", problem));
                 }
-                self.placement.workers.unbound =
-                    self.placement.workers.unbound.max(threads.unwrap_or_else(parallelism));
+                let unbound = threads.map_or(Unbound::EachCpu, Unbound::Number);
+                self.placement.workers.unbound = self.placement.workers.unbound.max(unbound);
             }
             self.placement.workers.bound |= runs(Place::SameCpu);
             self.placement.waits_for_disks |=
@@ -116,13 +116,19 @@ impl Builder<'_> {
         let hand_over_ns = round_trip_ns();
         let pays_from_bytes = (hand_over_ns * PART_BYTES / cipher_ns).next_multiple_of(4096);
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
-        let workers = threads.unwrap_or(if pays { parallelism().saturating_sub(1) } else { 0 });
+        let workers = match threads {
+            Some(number) => Unbound::Number(number),
+            // A quota of one CPU may grow.
+            None if pays && cpus::allowed().len() > 1 => Unbound::EachCpuButOne,
+            None => Unbound::Number(0),
+        };
+        let has_workers = workers != Unbound::Number(0);
         self.placement.workers.unbound = self.placement.workers.unbound.max(workers);
         // An explicit number of workers enables them.
         let least =
             if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
-        self.placement.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
-        let fan_out_min_bytes = (workers > 0).then_some(least as u32);
+        self.placement.fans_out_pieces |= has_workers && least <= PART_BYTES;
+        let fan_out_min_bytes = has_workers.then_some(least as u32);
         let device = dev.below().is_none().then(|| &self.backend.devices[usize::from(dev.0)]);
         let queues = device.is_none_or(Device::has_queue);
         // Writes through the page cache are sorted by the kernel.

@@ -1,20 +1,26 @@
-//! The jobs of one worker, or of several: a queue for each user, and turns among the users.
+//! The jobs of one worker, or of several: lanes, in each a queue for each user, and turns among the
+//! users.
 //!
 //! ```text
-//!   user 0   [job] [job] [job] [job]  \
-//!   user 1   [job]                     >  turns: 0 1 2 0 2 0 0
-//!   user 2   [job] [job]              /
+//!   submitter ─┐
+//!   submitter ─┴─> lane 0   user 0   [job] [job] [job]  \
+//!                           user 1   [job]               >  turns: 0 1 0 0  ─┬─> worker
+//!   submitter ───> lane 1   user 0   [job] [job]         >  turns: 0 0      ─┴─> worker
 //! ```
-//! A volume with many jobs delays the job of another one by at most a job of each volume.
+//! A volume with many jobs delays the job of another one in its lane by at most a job of each
+//! volume. Workers take from the lanes in turns. A submitter has one lane, so that submitters of
+//! many CPUs do not wait for one lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use blockyard_engine::dm::crypt::hand_over::{self, WakeUp};
 use blockyard_engine::time::Nanos;
 
+use super::sleepers::{Sleepers, Slept};
 use super::wake_ups::WakeUps;
-use super::{Job, Task, WAKES_FROM_BYTES, Wake, spin_time};
+use super::{Job, Task, spin_time};
 use crate::stages::now;
 
 /// A worker that takes longer for a batch, or to wake up, has no CPU. Ours: both take less than a
@@ -24,17 +30,30 @@ const CROWDED_FROM: Nanos = Nanos(1_000_000);
 const CROWDED_FOR: Nanos = Nanos(20_000_000);
 
 /// Jobs for one or several workers.
-#[derive(Default)]
 pub(super) struct Queue {
-    jobs: Mutex<Jobs>,
-    more: Condvar,
-    /// Bytes of its jobs, running ones included.
-    in_flight_bytes: AtomicU64,
-    /// Number of waiting jobs, for workers that spin. Changed under the lock, so by a plain store.
-    waiting: AtomicUsize,
+    lanes: Box<[Lane]>,
+    /// Number of submitters that have got a lane.
+    submitters: AtomicUsize,
+    sleepers: Sleepers,
     /// Time until which batches stay with their submitters.
     crowded_until: AtomicU64,
     pub(super) wake_ups: WakeUps,
+    in_flight: InFlight,
+}
+
+/// Bytes of all jobs, running ones included. Each job changes it twice, so it has cache lines of
+/// its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct InFlight(AtomicU64);
+
+/// Jobs of some submitters, with cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Lane {
+    jobs: Mutex<Jobs>,
+    /// Number of waiting jobs. Changed under the lock, so by a plain store.
+    waiting: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -44,20 +63,7 @@ struct Jobs {
     /// Users in the order of their turns.
     turns: VecDeque<usize>,
     /// Bytes of waiting jobs.
-    waiting_bytes: u64,
-    /// Number of workers that look for a job without sleep.
-    spinning: usize,
-    /// Time of the first call to a worker that has not come yet.
-    called: Option<Nanos>,
-    /// Number of workers that wait for a job; only these are woken.
-    sleeping: usize,
-    /// Number of workers that do not wait.
-    awake: usize,
-    /// Sum of the times since which these are awake.
-    awake_since: Nanos,
-    /// Time in which workers were awake, until they began to wait.
-    worked: Nanos,
-    stopping: bool,
+    bytes: u64,
 }
 
 /// The jobs of a user, oldest first.
@@ -69,26 +75,11 @@ struct UserJobs {
 }
 
 impl Jobs {
-    /// A worker has begun, or waits no more. Returns the time.
-    fn awakes(&mut self) -> Nanos {
-        let since = now();
-        self.awake += 1;
-        self.awake_since = self.awake_since + since;
-        since
-    }
-
-    /// A worker that is awake since then begins to wait.
-    fn falls_asleep(&mut self, since: Nanos) {
-        self.awake -= 1;
-        self.awake_since = self.awake_since.since(since);
-        self.worked = self.worked + now().since(since);
-    }
-
     fn push(&mut self, user: usize, job: Job) {
         if self.users.len() <= user {
             self.users.resize_with(user + 1, UserJobs::default);
         }
-        self.waiting_bytes += u64::from(job.len_bytes);
+        self.bytes += u64::from(job.len_bytes);
         let own = &mut self.users[user];
         own.jobs.push_back(job);
         if !own.has_turn {
@@ -97,25 +88,12 @@ impl Jobs {
         }
     }
 
-    /// Whether a sleeping worker is to be woken for the waiting jobs, of which one has this wish.
-    fn wakes(&mut self, wake: Wake) -> bool {
-        if self.sleeping == 0 || self.turns.is_empty() {
-            return false;
-        }
-        let is_enough = || self.spinning == 0 && self.waiting_bytes >= WAKES_FROM_BYTES;
-        let wakes = wake == Wake::Always || (self.called.is_none() && is_enough());
-        if wakes && self.called.is_none() {
-            self.called = Some(now());
-        }
-        wakes
-    }
-
-    /// The oldest job of the user whose turn it is.
+    /// Takes the oldest job of the user whose turn it is.
     fn pop(&mut self) -> Option<Job> {
         loop {
             let user = self.turns.pop_front()?;
+            let job = self.pop_of(user);
             let own = &mut self.users[user];
-            let job = own.jobs.pop_front();
             own.has_turn = !own.jobs.is_empty();
             if own.has_turn {
                 self.turns.push_back(user);
@@ -125,123 +103,163 @@ impl Jobs {
             }
         }
     }
+
+    /// Takes the oldest job of a user.
+    fn pop_of(&mut self, user: usize) -> Option<Job> {
+        let job = self.users.get_mut(user)?.jobs.pop_front()?;
+        self.bytes -= u64::from(job.len_bytes);
+        Some(job)
+    }
+}
+
+impl Lane {
+    fn has_job(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Adds a job. Returns the bytes that wait with it.
+    fn put(&self, user: usize, job: Job) -> u64 {
+        let mut jobs = self.lock();
+        jobs.push(user, job);
+        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        jobs.bytes
+    }
+
+    /// Takes a job, and the bytes that still wait, if a job does.
+    fn take(&self, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<(Job, Option<u64>)> {
+        if !self.has_job() {
+            return None;
+        }
+        let mut jobs = self.lock();
+        let job = pop(&mut jobs)?;
+        let waiting = self.waiting.load(Ordering::Relaxed) - 1;
+        self.waiting.store(waiting, Ordering::SeqCst);
+        Some((job, (waiting > 0).then_some(jobs.bytes)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Queue {
-    /// Bytes of the jobs of all users, running ones included.
-    pub(super) fn in_flight_bytes(&self) -> u64 {
-        self.in_flight_bytes.load(Ordering::Relaxed)
+    /// A queue for the workers and submitters of so many CPUs.
+    pub(super) fn new(cpus: usize) -> Self {
+        Self {
+            lanes: (0..hand_over::lanes(cpus)).map(|_| Lane::default()).collect(),
+            submitters: AtomicUsize::new(0),
+            sleepers: Sleepers::default(),
+            crowded_until: AtomicU64::new(0),
+            wake_ups: WakeUps::default(),
+            in_flight: InFlight::default(),
+        }
     }
 
-    pub(super) fn put(&self, user: usize, job: Job) {
-        self.in_flight_bytes.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
-        let mut jobs = self.lock();
+    /// The lane of a new submitter.
+    pub(super) fn next_lane(&self) -> usize {
+        self.submitters.fetch_add(1, Ordering::Relaxed) % self.lanes.len()
+    }
+
+    /// Bytes of the jobs of all users, running ones included.
+    pub(super) fn in_flight_bytes(&self) -> u64 {
+        self.in_flight.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds a job of a submitter with this lane.
+    pub(super) fn put(&self, lane: usize, user: usize, job: Job) {
+        self.in_flight.0.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
         let wake = job.wake;
-        jobs.push(user, job);
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        let wakes = jobs.wakes(wake);
-        drop(jobs);
-        if wakes {
-            self.more.notify_one();
-        }
+        let bytes = self.lanes[lane].put(user, job);
+        self.sleepers.wake(wake, bytes);
     }
 
     /// Runs a job that waits for no worker.
     pub(super) fn run(&self, job: Job, task: &mut Task) {
-        self.in_flight_bytes.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
-        job.run(task, &self.in_flight_bytes);
+        self.in_flight.0.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
+        job.run(task, &self.in_flight.0);
     }
 
-    /// Runs the oldest job of a user. Returns false if none waits.
-    pub(super) fn help(&self, user: usize, task: &mut Task) -> bool {
-        let pop = |jobs: &mut Jobs| jobs.users.get_mut(user)?.jobs.pop_front();
-        let job = self.take(&mut self.lock(), pop);
-        job.map(|job| job.run(task, &self.in_flight_bytes)).is_some()
+    /// Runs the oldest job of a user in this lane. Returns false if none waits.
+    pub(super) fn help(&self, lane: usize, user: usize, task: &mut Task) -> bool {
+        let taken = self.lanes[lane].take(|jobs| jobs.pop_of(user));
+        taken.map(|(job, _)| job.run(task, &self.in_flight.0)).is_some()
     }
 
     /// Number of workers that wait for a job.
     #[cfg(test)]
     pub(super) fn sleeping(&self) -> usize {
-        self.lock().sleeping
+        self.sleepers.count()
     }
 
     /// Time in which its workers did not wait for a job, all of them together, until now.
     pub(super) fn worked(&self) -> Nanos {
-        let jobs = self.lock();
-        let until_now = Nanos(now().0 * jobs.awake as u64);
-        jobs.worked + until_now.since(jobs.awake_since)
+        self.sleepers.worked()
     }
 
     pub(super) fn stop(&self) {
-        self.lock().stopping = true;
-        self.more.notify_all();
+        self.sleepers.stop();
     }
 
     /// Runs jobs until the end.
     pub(super) fn work(&self) {
         let mut task = Task::new();
-        let mut jobs = self.lock();
-        let mut awake_since = jobs.awakes();
+        let mut lane = 0;
+        let mut awake_since = self.sleepers.begin();
         loop {
-            if let Some(job) = self.take(&mut jobs, Jobs::pop) {
-                let wakes = jobs.wakes(job.wake);
-                drop(jobs);
-                if wakes {
-                    self.more.notify_one();
-                }
+            if let Some(job) = self.take(&mut lane) {
                 self.run_timed(job, &mut task);
-                jobs = self.lock();
-            } else if jobs.stopping {
+                continue;
+            }
+            let Slept::Awake { since, came } = self.sleepers.sleep(awake_since, || self.has_job())
+            else {
                 return;
-            } else {
-                jobs.falls_asleep(awake_since);
-                jobs = self.sleep(jobs);
-                awake_since = jobs.awakes();
+            };
+            awake_since = since;
+            if let Some((took, now)) = came {
+                self.note(took, now);
+                self.wake_ups.note(took, now);
             }
         }
     }
 
+    /// Takes a job for a worker that has taken its last one from `lane`: from the next lanes first.
+    /// Wakes another worker for the jobs that are left there.
+    fn take(&self, lane: &mut usize) -> Option<Job> {
+        let numbers = (*lane + 1..self.lanes.len()).chain(0..=*lane);
+        for number in numbers {
+            if let Some((job, bytes_left)) = self.lanes[number].take(Jobs::pop) {
+                *lane = number;
+                if let Some(bytes) = bytes_left {
+                    self.sleepers.wake(job.wake, bytes);
+                }
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    fn has_job(&self) -> bool {
+        self.lanes.iter().any(Lane::has_job)
+    }
+
     /// Runs a job; after a batch, waits a moment for the next.
     fn run_timed(&self, job: Job, task: &mut Task) {
-        if job.wake == Wake::Always {
-            return job.run(task, &self.in_flight_bytes);
+        if job.wake == WakeUp::Always {
+            return job.run(task, &self.in_flight.0);
         }
         let begun = now();
-        job.run(task, &self.in_flight_bytes);
+        job.run(task, &self.in_flight.0);
         let ended = now();
         self.note(ended.since(begun), ended);
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            self.lock().spinning += 1;
-            self.spin();
-            self.lock().spinning -= 1;
+        if !self.has_job() {
+            self.sleepers.spinning(|| self.spin());
         }
-    }
-
-    /// Sleeps until there may be a job.
-    fn sleep<'a>(&'a self, mut jobs: MutexGuard<'a, Jobs>) -> MutexGuard<'a, Jobs> {
-        jobs.sleeping += 1;
-        jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        jobs.sleeping -= 1;
-        if let Some(called) = jobs.called.take() {
-            let now = now();
-            self.note(now.since(called), now);
-            self.wake_ups.note(now.since(called), now);
-        }
-        jobs
-    }
-
-    /// Takes a job out of the waiting ones.
-    fn take(&self, jobs: &mut Jobs, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<Job> {
-        let job = pop(jobs)?;
-        jobs.waiting_bytes -= u64::from(job.len_bytes);
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        Some(job)
     }
 
     /// Waits a moment for a job without sleep.
     fn spin(&self) {
         let until = now() + spin_time();
-        while self.waiting.load(Ordering::Relaxed) == 0 && now() < until {
+        while !self.has_job() && now() < until {
             std::hint::spin_loop();
         }
     }
@@ -257,10 +275,6 @@ impl Queue {
     pub(super) fn is_crowded(&self, now: Nanos) -> bool {
         now.0 < self.crowded_until.load(Ordering::Relaxed)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -268,7 +282,8 @@ mod tests {
     use std::hint::spin_loop;
     use std::sync::mpsc::channel;
 
-    use super::super::{Pool, WorkerConfig, Workers};
+    use super::super::pool::Pool;
+    use super::super::{HandOver, Unbound, WorkerConfig, Workers};
     use super::*;
     use crate::completions::CompletionQueue;
 
@@ -292,45 +307,9 @@ mod tests {
         assert!(jobs.turns.is_empty());
     }
 
-    /// A batch of half the bytes for which a worker wakes up.
-    fn batch() -> Job {
-        Job { wake: Wake::ForMany, ..job(WAKES_FROM_BYTES as u32 / 2) }
-    }
-
-    #[test]
-    fn batches_call_one_worker_at_a_time_and_none_for_little_work() {
-        let mut jobs = Jobs { sleeping: 3, ..Jobs::default() };
-        let put = |jobs: &mut Jobs, job: Job| {
-            let wake = job.wake;
-            jobs.push(0, job);
-            jobs.wakes(wake)
-        };
-        assert!(!put(&mut jobs, batch()), "its submitter takes it");
-        assert!(put(&mut jobs, batch()));
-        assert!(!put(&mut jobs, batch()), "a worker comes");
-        assert!(put(&mut jobs, job(1)), "somebody waits for this one");
-        jobs.called = None;
-        jobs.spinning = 1;
-        assert!(!put(&mut jobs, batch()), "a worker looks");
-        jobs.spinning = 0;
-        assert!(put(&mut jobs, batch()), "the one that came is busy");
-        jobs.sleeping = 0;
-        assert!(!put(&mut jobs, job(1)));
-    }
-
-    #[test]
-    fn worker_that_takes_the_only_job_wakes_no_other_one() {
-        let mut jobs = Jobs { sleeping: 1, ..Jobs::default() };
-        jobs.push(0, job(1));
-        assert!(jobs.wakes(Wake::Always));
-        jobs.push(0, job(2));
-        assert!(jobs.pop().is_some() && jobs.wakes(Wake::Always), "another one waits");
-        assert!(jobs.pop().is_some() && !jobs.wakes(Wake::Always));
-    }
-
     #[test]
     fn worker_without_a_cpu_keeps_batches_with_their_submitters() {
-        let queue = Queue::default();
+        let queue = Queue::new(1);
         let noticed = Nanos(1);
         queue.note(CROWDED_FROM, noticed);
         assert!(!queue.is_crowded(noticed));
@@ -341,16 +320,16 @@ mod tests {
 
     #[test]
     fn user_whose_jobs_were_taken_by_its_own_thread_has_one_turn_left() {
-        let queue = Queue::default();
+        let queue = Queue::new(1);
         let mut task = Task::new();
         for _ in 0..3 {
-            queue.put(0, job(1));
-            assert!(queue.help(0, &mut task));
-            assert!(!queue.help(0, &mut task) && !queue.help(1, &mut task));
+            queue.put(0, 0, job(1));
+            assert!(queue.help(0, 0, &mut task));
+            assert!(!queue.help(0, 0, &mut task) && !queue.help(0, 1, &mut task));
         }
-        queue.put(0, job(7));
-        queue.put(1, job(8));
-        let mut jobs = queue.lock();
+        queue.put(0, 0, job(7));
+        queue.put(0, 1, job(8));
+        let mut jobs = queue.lanes[0].lock();
         assert_eq!(jobs.turns, [0, 1]);
         let order: Vec<_> = std::iter::from_fn(|| jobs.pop()).map(|job| job.len_bytes).collect();
         assert_eq!(order, [7, 8]);
@@ -358,9 +337,72 @@ mod tests {
         assert_eq!(queue.in_flight_bytes(), 15);
     }
 
+    #[test]
+    fn job_that_leaves_others_in_its_lane_asks_for_a_worker_and_the_last_one_does_not() {
+        let lane = Lane::default();
+        assert_eq!([lane.put(0, job(1)), lane.put(3, job(20))], [1, 21]);
+        let take = || lane.take(Jobs::pop).map(|(job, left)| (job.len_bytes, left));
+        assert_eq!([take(), take(), take()], [Some((1, Some(20))), Some((20, None)), None]);
+    }
+
+    /// A queue with so many lanes.
+    fn queue_of(lanes: usize) -> Queue {
+        Queue { lanes: (0..lanes).map(|_| Lane::default()).collect(), ..Queue::new(1) }
+    }
+
+    #[test]
+    fn worker_takes_from_the_lanes_in_turns_and_a_submitter_from_its_own() {
+        let queue = queue_of(3);
+        let lanes: Vec<_> = (0..4).map(|_| queue.next_lane()).collect();
+        assert_eq!(lanes, [0, 1, 2, 0]);
+        (1..=4).for_each(|len| queue.put(0, 0, job(len)));
+        (11..=12).for_each(|len| queue.put(1, 0, job(len)));
+        queue.put(2, 0, job(21));
+        let mut task = Task::new();
+        assert!(queue.help(2, 0, &mut task) && !queue.help(2, 0, &mut task));
+        queue.put(2, 0, job(22));
+        let mut lane = 0;
+        let order: Vec<_> =
+            std::iter::from_fn(|| queue.take(&mut lane)).map(|job| job.len_bytes).collect();
+        assert_eq!(order, [11, 22, 1, 12, 2, 3, 4]);
+    }
+
+    /// Submitters of more lanes than workers wait for each of their jobs, so all workers fall
+    /// asleep all the time.
+    #[test]
+    fn no_job_of_any_lane_is_forgotten_while_workers_fall_asleep() {
+        let queue = queue_of(4);
+        let queue = &queue;
+        std::thread::scope(|scope| {
+            let workers = [0; 2].map(|_| scope.spawn(|| queue.work()));
+            let submitters: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let lane = queue.next_lane();
+                        let completions = CompletionQueue::new().unwrap();
+                        for number in 0..2_000 {
+                            let (ends, ended) = channel();
+                            let job = Job::one(
+                                Box::new(move |_| ends.send(()).unwrap()),
+                                &completions,
+                                1,
+                            );
+                            queue.put(lane, number % 3, job);
+                            ended.recv().unwrap();
+                        }
+                    })
+                })
+                .collect();
+            submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+            queue.stop();
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+        assert_eq!(queue.in_flight_bytes(), 0);
+    }
+
     fn wait_until_all_sleep(pool: &Pool) {
         let queues = || pool.bound.iter().map(|(_, queue)| queue).chain([&pool.unbound]);
-        while queues().map(|queue| queue.lock().sleeping).sum::<usize>() < pool.threads.len() {
+        while queues().map(|queue| queue.sleeping()).sum::<usize>() < pool.threads() {
             std::thread::yield_now();
         }
     }
@@ -405,10 +447,10 @@ mod tests {
 
     #[test]
     fn pool_is_busy_with_the_jobs_that_its_workers_hold_and_not_while_they_sleep() {
-        let workers = Workers::start(WorkerConfig { unbound: 2, bound: true });
+        let workers = Workers::start(WorkerConfig { unbound: Unbound::Number(2), bound: true });
         let pool = &*workers.pool;
         // A later round also has the time of the earlier ones.
-        for submit in [Workers::submit, Workers::submit_here, Workers::submit] {
+        for submit in [HandOver::submit, HandOver::submit_here, HandOver::submit] {
             wait_until_all_sleep(pool);
             let first = Reading::of(pool);
             let slept = Reading::after_a_phase(pool);
@@ -420,7 +462,7 @@ mod tests {
                 let _ = ended.recv();
             });
             let completions = CompletionQueue::new().unwrap();
-            submit(&workers, Job::one(run, &completions, 0), &mut Task::new());
+            submit(&workers.for_submitter(), Job::one(run, &completions, 0), &mut Task::new());
             runs.recv().unwrap();
             let holds = Reading::of(pool);
             let held = Reading::after_a_phase(pool);

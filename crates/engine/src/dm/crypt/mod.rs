@@ -17,6 +17,7 @@
 //! Write zeroes become writes of encrypted zeroes, because a hole of the device decrypts to noise.
 
 pub mod flags;
+pub mod hand_over;
 mod order;
 pub mod pipeline;
 

@@ -1,8 +1,10 @@
 //! Short requests of a steady load, which go to workers in batches.
 
+use blockyard_engine::dm::crypt::hand_over::WakeUp;
+
 use super::*;
 use crate::completions::CompletionQueue;
-use crate::workers::{Busy, Job, Task, Wake};
+use crate::workers::{Busy, Job, Task};
 
 /// A volume in memory, or cached on disk, with workers.
 fn volume(path: &Path) -> Arc<Volume> {
@@ -191,7 +193,8 @@ fn steady_submitter_that_runs_a_job_of_its_workers_is_one_submitter() {
     let looks = Arc::clone(&workers);
     let run = Box::new(move |_: &mut Task| saw.send(looks.load_now().idle_cpus).unwrap());
     let job = Job::one(run, &CompletionQueue::new().unwrap(), 0);
-    workers.submit(Job { wake: Wake::ForMany, ..job }, &mut Task::new());
+    let job = Job { wake: WakeUp::ForMany, ..job };
+    driver.executor.hand_over_of_workers().submit(job, &mut Task::new());
     driver.submit(bio(Op::Read, 5));
     driver.executor.unplug(&mut Vec::new());
     assert!(driver.help());

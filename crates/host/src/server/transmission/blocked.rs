@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::dm::crypt::hand_over::WakeUp;
 use blockyard_protocol::nbd::Export;
 
 use super::*;
@@ -17,7 +18,7 @@ use crate::completions::CompletionQueue;
 use crate::file::{Access, DeviceFile};
 use crate::memory::Budget;
 use crate::volume::VolumeOptions;
-use crate::workers::{Job, Task, Wake, Workers};
+use crate::workers::{HandOver, Job, Task, Workers};
 
 const SIZE_BYTES: u64 = 1 << 20;
 const REPLY_BYTES: usize = 16;
@@ -156,12 +157,12 @@ fn writes_that_a_worker_has_encrypted_go_to_the_disk_before_the_thread_waits() {
     let (mut transmission, mut client) = connected(&volume);
     transmission.become_steady(&mut client);
     let filled = transmission.fill_socket();
-    let workers = Arc::clone(volume.parts.workers.as_ref().unwrap());
+    let hand_over = transmission.driver.hand_over();
     let mut reader = client.try_clone().unwrap();
-    let own = Arc::clone(&workers);
-    put(&workers, Wake::ForMany, move || {
+    let own = hand_over.again();
+    put(&hand_over, WakeUp::ForMany, move || {
         let (ends, ended) = channel();
-        put(&own, Wake::Always, move || ends.send(()).unwrap());
+        put(&own, WakeUp::Always, move || ends.send(()).unwrap());
         // The worker has taken the older jobs first.
         ended.recv().unwrap();
         reader.read_exact(&mut vec![0; filled]).unwrap();
@@ -175,8 +176,8 @@ fn writes_that_a_worker_has_encrypted_go_to_the_disk_before_the_thread_waits() {
 }
 
 /// Adds a job to those of the volume.
-fn put(workers: &Workers, wake: Wake, run: impl FnOnce() + Send + 'static) {
+fn put(hand_over: &HandOver, wake: WakeUp, run: impl FnOnce() + Send + 'static) {
     let completions = CompletionQueue::new().unwrap();
     let job = Job::one(Box::new(|_| run()), &completions, 0);
-    workers.submit(Job { wake, ..job }, &mut Task::new());
+    hand_over.submit(Job { wake, ..job }, &mut Task::new());
 }

@@ -103,7 +103,7 @@ impl Devices {
                 self.cost_of_issue(machine.config, &issue)
             }
             Next::Bio => machine.config.costs.submit,
-            Next::HandOver => self.cost_of_hand_over(by),
+            Next::HandOver => self.cost_of_hand_over(by, thread),
             Next::Step => {
                 let step = machine.threads[thread].pending.todo[0];
                 self.cost_of_step(machine.config, by, &step)

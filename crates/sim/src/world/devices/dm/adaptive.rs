@@ -1,9 +1,10 @@
 //! The workers of `adaptive`, and the load by which the engine places a cipher: those of a server
-//! in user space (crates/host/src/workers.rs and driver/turn.rs), not a workqueue.
+//! in user space (crates/host/src/workers.rs), not a workqueue. Both apply the rules of
+//! [`hand_over`].
 //!
 //! ```text
 //!   submitter  short ciphers ── batch ────┐                   ┌─> worker: ciphers, ends the job,
-//!              long cipher, part by part ─┴─> queue of jobs ──┤           spins a moment, sleeps
+//!              long cipher, part by part ─┴─> lane of jobs ───┤           spins a moment, sleeps
 //!                                                             └─> a submitter with nothing to do
 //! ```
 //! A *turn* of a submitter is what it submits until it looks for completions. A batch wakes a
@@ -16,7 +17,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blockyard_engine::dm::crypt::pipeline::{Adaptive, Load, TOGETHER_MIN_BYTES};
+use blockyard_engine::dm::crypt::hand_over::{self, BATCH_BYTES, Waiting, WakeUp};
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Load};
 use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::{SqeOp, Token};
 use blockyard_engine::time::Nanos;
@@ -25,27 +27,15 @@ use super::super::super::actions::Step;
 use super::super::super::pools::QueueLock;
 use crate::cpu::{CpuId, ThreadId};
 
-/// A full batch (executor/batch.rs).
-const BATCH_BYTES: u64 = 32 << 10;
-/// Waiting bytes for which a batch wakes a worker (workers.rs).
-const WAKES_FROM_BYTES: u64 = TOGETHER_MIN_BYTES;
 /// Length of a step of a thread that spins. Ours: a small part of the shortest cipher.
 pub(super) const SPIN_STEP: Nanos = Nanos(100);
-
-/// When a job wakes a sleeping worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wake {
-    Always,
-    /// If much waits, and no worker comes or looks.
-    ForMany,
-}
 
 /// Ciphers for one worker.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) steps: Vec<Step>,
     pub(super) owner: ThreadId,
-    pub(super) wake: Wake,
+    pub(super) wake: WakeUp,
 }
 
 impl Job {
@@ -74,9 +64,20 @@ struct Running {
 /// A job that a thread takes.
 pub(super) struct Taken {
     pub(super) steps: Vec<Step>,
-    wake: Wake,
+    wake: WakeUp,
+    /// Its lane.
+    pub(super) lane: usize,
     /// The worker to wake for the next one.
     pub(super) woken: Option<ThreadId>,
+}
+
+/// Jobs of some submitters.
+#[derive(Debug, Default)]
+struct Lane {
+    jobs: VecDeque<Job>,
+    /// Bytes of its jobs.
+    bytes: u64,
+    lock: QueueLock,
 }
 
 /// Next step of a worker.
@@ -90,49 +91,60 @@ pub(super) enum Look {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Asleep,
-    Working(Wake),
+    Working(WakeUp),
     /// It looks for a job without sleep, for so long.
     Spinning(Nanos),
 }
 
 /// A thread that submits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Submitter {
     /// The next batch, and its bytes.
     batch: Vec<Step>,
     batch_bytes: u64,
     /// Number of operations of its jobs.
     at_workers: u64,
-    /// Bytes and number of the short requests of this turn, and `at_workers` at its start.
-    bytes: u64,
-    requests: u64,
-    at_workers_before: u64,
-    /// Bytes since it last slept, without this turn.
-    awake_bytes: u64,
-    is_steady: bool,
-    together_bytes: u64,
+    /// Its short requests.
+    turn: hand_over::Turn,
     /// Its last request, if that was long.
     at_once_bytes: u64,
     is_awaited: bool,
     /// Time for which it has spun for completions.
     spun: Nanos,
+    /// Lane of its jobs.
+    lane: usize,
+}
+
+impl Submitter {
+    fn new(hand_over_bytes: u64, lane: usize) -> Self {
+        Self {
+            lane,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            at_workers: 0,
+            turn: hand_over::Turn::new(hand_over_bytes),
+            at_once_bytes: 0,
+            is_awaited: false,
+            spun: Nanos(0),
+        }
+    }
 }
 
 /// The workers and their jobs.
-// 15 fields: the queue, its workers, and the submitters.
+// 14 fields: the lanes, the workers, and the submitters.
 #[derive(Debug)]
 pub(super) struct HostWorkers {
     hand_over_bytes: u64,
     long_from_bytes: u64,
     spin: Nanos,
     workers: u16,
-    jobs: VecDeque<Job>,
-    waiting_bytes: u64,
+    lanes: Vec<Lane>,
     in_flight_bytes: u64,
-    lock: QueueLock,
     /// Sleeping workers, the most recent last.
     idle: Vec<ThreadId>,
     states: BTreeMap<ThreadId, State>,
+    /// The lane of each worker's last job.
+    last_lanes: BTreeMap<ThreadId, usize>,
     /// Number of workers that look for a job without sleep.
     spinning: usize,
     /// A worker was woken, and has not come.
@@ -149,14 +161,13 @@ impl HostWorkers {
         Some(Self {
             hand_over_bytes,
             long_from_bytes: adaptive.asks_load_from_bytes()?,
-            spin: Nanos(hand_over.0 / 8),
+            spin: hand_over::spin_time(hand_over),
             workers: cpus - 1,
-            jobs: VecDeque::new(),
-            waiting_bytes: 0,
+            lanes: (0..hand_over::lanes(cpus.into())).map(|_| Lane::default()).collect(),
             in_flight_bytes: 0,
-            lock: QueueLock::default(),
             idle: Vec::new(),
             states: BTreeMap::new(),
+            last_lanes: BTreeMap::new(),
             spinning: 0,
             is_called: false,
             running: Slab::default(),
@@ -172,25 +183,32 @@ impl HostWorkers {
 
     pub(super) fn is_idle(&self) -> bool {
         let has_batch = |submitter: &Submitter| !submitter.batch.is_empty();
-        self.jobs.is_empty() && self.running.is_empty() && !self.submitters.values().any(has_batch)
+        let has_none = |lane: &Lane| lane.jobs.is_empty();
+        self.lanes.iter().all(has_none)
+            && self.running.is_empty()
+            && !self.submitters.values().any(has_batch)
     }
 
     pub(super) fn submitters(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.submitters.keys().copied()
     }
 
+    fn submitter(&mut self, thread: ThreadId) -> &mut Submitter {
+        let hand_over_bytes = self.hand_over_bytes;
+        let lane = self.submitters.len() % self.lanes.len();
+        let new = || Submitter::new(hand_over_bytes, lane);
+        self.submitters.entry(thread).or_insert_with(new)
+    }
+
     /// Notes a new request. `is_awaited`: its submitter has no other one.
     pub(super) fn arrives(&mut self, thread: ThreadId, len_bytes: u64, is_awaited: bool) {
         let is_long = len_bytes >= self.long_from_bytes;
-        let submitter = self.submitters.entry(thread).or_default();
+        let submitter = self.submitter(thread);
         submitter.at_once_bytes = if is_long { len_bytes } else { 0 };
         submitter.is_awaited = is_long && is_awaited;
         if !is_long {
-            if submitter.requests == 0 {
-                submitter.at_workers_before = submitter.at_workers + submitter.batch.len() as u64;
-            }
-            submitter.bytes += len_bytes;
-            submitter.requests += 1;
+            let at_workers = submitter.at_workers + submitter.batch.len() as u64;
+            submitter.turn.count(len_bytes, at_workers);
         }
     }
 
@@ -204,34 +222,23 @@ impl HostWorkers {
             idle_cpus,
             fanned_out_bytes: self.in_flight_bytes,
             at_once_bytes: submitter.map_or(0, |submitter| submitter.at_once_bytes),
-            together_bytes: submitter.map_or(0, |submitter| submitter.together_bytes),
+            together_bytes: submitter.map_or(0, |submitter| submitter.turn.together_bytes()),
             is_awaited: submitter.is_some_and(|submitter| submitter.is_awaited),
             ..Load::default()
         }
     }
 
-    /// The submitter looks for completions (`Turn::end`).
+    /// The submitter looks for completions.
     pub(super) fn end_turn(&mut self, thread: ThreadId) {
-        let Some(submitter) = self.submitters.get_mut(&thread) else { return };
-        if submitter.requests == 0 {
-            return;
+        if let Some(submitter) = self.submitters.get_mut(&thread) {
+            submitter.turn.end();
         }
-        let operations = submitter.requests + submitter.at_workers_before;
-        let together_bytes = submitter.bytes * operations / submitter.requests;
-        submitter.awake_bytes += submitter.bytes;
-        (submitter.bytes, submitter.requests) = (0, 0);
-        let was_steady = submitter.is_steady;
-        submitter.is_steady =
-            submitter.awake_bytes >= self.hand_over_bytes && together_bytes >= TOGETHER_MIN_BYTES;
-        let counts = submitter.is_steady && was_steady;
-        submitter.together_bytes = if counts { together_bytes } else { 0 };
     }
 
-    /// The submitter is about to sleep (`Turn::sleep`).
+    /// The submitter is about to sleep.
     pub(super) fn sleeps(&mut self, thread: ThreadId) {
         if let Some(submitter) = self.submitters.get_mut(&thread) {
-            (submitter.awake_bytes, submitter.together_bytes) = (0, 0);
-            submitter.is_steady = false;
+            submitter.turn.sleep();
             submitter.spun = Nanos(0);
         }
     }
@@ -239,7 +246,8 @@ impl HostWorkers {
     /// Whether the submitter goes on looking for completions of workers, instead of a sleep.
     pub(super) fn submitter_spins(&mut self, thread: ThreadId) -> bool {
         let Some(submitter) = self.submitters.get_mut(&thread) else { return false };
-        let spins = submitter.is_steady && submitter.at_workers > 0 && submitter.spun < self.spin;
+        let spins =
+            submitter.turn.is_steady() && submitter.at_workers > 0 && submitter.spun < self.spin;
         submitter.spun = if spins { submitter.spun + SPIN_STEP } else { Nanos(0) };
         spins
     }
@@ -260,7 +268,7 @@ impl HostWorkers {
     /// Adds a cipher to the batch; returns a full one.
     pub(super) fn gather(&mut self, owner: ThreadId, step: Step) -> Option<Job> {
         let is_full = self.fills_batch(owner, &step);
-        let submitter = self.submitters.entry(owner).or_default();
+        let submitter = self.submitter(owner);
         submitter.batch_bytes += len_bytes(&step);
         submitter.batch.push(step);
         if is_full { self.take_batch(owner) } else { None }
@@ -271,7 +279,7 @@ impl HostWorkers {
         let submitter = self.submitters.get_mut(&owner)?;
         submitter.batch_bytes = 0;
         let steps = std::mem::take(&mut submitter.batch);
-        (!steps.is_empty()).then_some(Job { steps, owner, wake: Wake::ForMany })
+        (!steps.is_empty()).then_some(Job { steps, owner, wake: WakeUp::ForMany })
     }
 
     pub(super) fn has_batch(&self, thread: ThreadId) -> bool {
@@ -282,30 +290,37 @@ impl HostWorkers {
         self.submitters.get(&thread).is_some_and(|submitter| submitter.at_workers > 0)
     }
 
-    /// Time for the lock of the queue, of a CPU that begins at this time.
-    pub(super) fn lock_time(&mut self, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
-        self.lock.take(at, cpu, lines)
+    /// Lane of a submitter.
+    pub(super) fn lane_of(&mut self, thread: ThreadId) -> usize {
+        self.submitter(thread).lane
+    }
+
+    /// Time for the lock of a lane, of a CPU that begins at this time.
+    pub(super) fn lock_time(&mut self, lane: usize, at: Nanos, cpu: CpuId, lines: Nanos) -> Nanos {
+        self.lanes[lane].lock.take(at, cpu, lines)
     }
 
     /// Queues a job; returns the worker to wake.
     pub(super) fn put(&mut self, job: Job) -> Option<ThreadId> {
-        let submitter = self.submitters.entry(job.owner).or_default();
+        let submitter = self.submitter(job.owner);
         submitter.at_workers += job.steps.len() as u64;
+        let lane = submitter.lane;
         self.in_flight_bytes += job.len_bytes();
-        self.waiting_bytes += job.len_bytes();
+        self.lanes[lane].bytes += job.len_bytes();
         let wake = job.wake;
-        self.jobs.push_back(job);
-        self.wakes(wake)
+        self.lanes[lane].jobs.push_back(job);
+        self.wakes(lane, wake)
     }
 
-    /// The worker to wake for the waiting jobs, of which one has this wish (`Jobs::wakes`).
-    fn wakes(&mut self, wake: Wake) -> Option<ThreadId> {
-        if self.jobs.is_empty() {
+    /// The worker to wake for the waiting jobs of a lane, of which one has this wish.
+    fn wakes(&mut self, lane: usize, wake: WakeUp) -> Option<ThreadId> {
+        let Lane { jobs, bytes, .. } = &self.lanes[lane];
+        if jobs.is_empty() {
             return None;
         }
-        let is_enough =
-            !self.is_called && self.spinning == 0 && self.waiting_bytes >= WAKES_FROM_BYTES;
-        if wake == Wake::ForMany && !is_enough {
+        let is_called = self.is_called;
+        let waiting = Waiting { bytes: *bytes, spinning: self.spinning, is_called };
+        if !wake.is_due(waiting) {
             return None;
         }
         let woken = self.idle.pop()?;
@@ -313,17 +328,17 @@ impl HostWorkers {
         Some(woken)
     }
 
-    /// Takes the oldest job.
-    pub(super) fn take(&mut self) -> Option<Taken> {
-        let job = self.jobs.pop_front()?;
+    /// Takes the oldest job of a lane.
+    pub(super) fn take(&mut self, lane: usize) -> Option<Taken> {
+        let job = self.lanes[lane].jobs.pop_front()?;
         let len_bytes = job.len_bytes();
-        self.waiting_bytes -= len_bytes;
+        self.lanes[lane].bytes -= len_bytes;
         let Job { steps, owner, wake } = job;
         let left = steps.len();
         let id = self.running.insert(Running { owner, len_bytes, left, ended: Vec::new() });
         self.running_of.extend(steps.iter().map(|step| (step.sqe.token, id)));
-        let woken = self.wakes(wake);
-        Some(Taken { steps, wake, woken })
+        let woken = self.wakes(lane, wake);
+        Some(Taken { steps, wake, lane, woken })
     }
 
     /// A cipher of a job has ended. Returns the tokens to complete: those of the job, at its end.
@@ -350,12 +365,12 @@ impl HostWorkers {
             State::Spinning(_) => self.spinning -= 1,
             State::Working(_) => {}
         }
-        if let Some(taken) = self.take() {
+        if let Some(taken) = self.take_next(worker) {
             self.states.insert(worker, State::Working(taken.wake));
             return Look::Takes(taken);
         }
         let spun = match before {
-            State::Working(Wake::ForMany) => Nanos(0),
+            State::Working(WakeUp::ForMany) => Nanos(0),
             State::Spinning(spun) if spun < self.spin => spun,
             _ => {
                 self.idle.push(worker);
@@ -367,9 +382,20 @@ impl HostWorkers {
         Look::Spins
     }
 
+    /// Takes a job for a worker: from the lanes behind its last one first.
+    fn take_next(&mut self, worker: ThreadId) -> Option<Taken> {
+        let last = self.last_lanes.get(&worker).copied().unwrap_or(0);
+        let mut lanes = (last + 1..self.lanes.len()).chain(0..=last);
+        let taken = lanes.find_map(|lane| self.take(lane))?;
+        self.last_lanes.insert(worker, taken.lane);
+        Some(taken)
+    }
+
     /// The worker to wake for the jobs of a submitter that has ended.
     pub(super) fn takes_over(&mut self) -> Option<ThreadId> {
-        self.wakes(Wake::Always)
+        let with_jobs = |lane: &usize| !self.lanes[*lane].jobs.is_empty();
+        let lane = (0..self.lanes.len()).find(with_jobs)?;
+        self.wakes(lane, WakeUp::Always)
     }
 
     /// Adds a worker, which sleeps.

@@ -2,6 +2,7 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::crypt::hand_over::WakeUp;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 
@@ -13,7 +14,7 @@ use super::super::super::pools::PoolId;
 use super::super::super::threads::Threads;
 use super::super::super::trace::Wait;
 use super::super::{Backend, Devices};
-use super::adaptive::{HostWorkers, Job, Wake};
+use super::adaptive::{HostWorkers, Job};
 use super::{Lower, Mapped, WORLD_SLOTS};
 use crate::cpu::{CpuId, Distance, ThreadId};
 
@@ -207,7 +208,7 @@ impl Devices {
                 let workers = mapped.host_workers.as_mut().expect("there are some");
                 match place {
                     Place::UnboundBatch if !workers.fills_batch(owner, step) => Nanos(0),
-                    _ => self.cost_of_hand_over((cpu, at)),
+                    _ => self.cost_of_hand_over((cpu, at), owner),
                 }
             }
             (SqeOp::Crypt { place, .. }, _) => {
@@ -388,7 +389,7 @@ impl Devices {
         let job = match (place, by) {
             (Place::UnboundBatch, Context::Thread(..)) => workers.gather(owner, step),
             // The submitter may sleep.
-            _ => Some(Job { steps: vec![step], owner, wake: Wake::Always }),
+            _ => Some(Job { steps: vec![step], owner, wake: WakeUp::Always }),
         };
         self.queue_job(machine, job);
     }
@@ -419,19 +420,21 @@ impl Devices {
         }
     }
 
-    /// Cost of a job for the thread that hands it over at this time.
+    /// Cost of a submitter's job for the CPU that hands it over at this time.
     pub(in crate::world::devices) fn cost_of_hand_over(
         &mut self,
         (cpu, at): (CpuId, Nanos),
+        owner: ThreadId,
     ) -> Nanos {
         let queue_work = self.mapped().config.costs.queue_work;
-        queue_work + self.lock_of_jobs(at + queue_work, cpu)
+        let lane = self.host_workers().lane_of(owner);
+        queue_work + self.lock_of_jobs(lane, at + queue_work, cpu)
     }
 
-    /// Time for the lock of the jobs' queue.
-    pub(super) fn lock_of_jobs(&mut self, at: Nanos, cpu: CpuId) -> Nanos {
+    /// Time for the lock of a lane of jobs.
+    pub(super) fn lock_of_jobs(&mut self, lane: usize, at: Nanos, cpu: CpuId) -> Nanos {
         let lines = self.mapped().config.costs.queue_lines;
-        self.host_workers().lock_time(at, cpu, lines)
+        self.host_workers().lock_time(lane, at, cpu, lines)
     }
 
     /// Notes the submitter of a part of a write.

@@ -115,7 +115,7 @@ impl Devices {
         if let Some(worker) = taken.woken {
             machine.threads.wake_from(worker, Wait::Work);
         }
-        let lock = self.lock_of_jobs(machine.threads.now(), cpu);
+        let lock = self.lock_of_jobs(taken.lane, machine.threads.now(), cpu);
         let worker = &mut machine.threads[thread];
         worker.defer_cost(lock);
         worker.pending.todo.extend(taken.steps);
@@ -141,8 +141,9 @@ impl Devices {
             workers.has_reaped(thread);
             return None;
         }
+        let lane = workers.lane_of(thread);
         if workers.has_work_at_workers(thread)
-            && let Some(taken) = workers.take()
+            && let Some(taken) = workers.take(lane)
         {
             return Some(self.run_job(machine, (cpu, thread), taken));
         }
