@@ -1,4 +1,4 @@
-//! The workers of a queue that have nothing to do: their sleep, their wake-ups, and the time in which
+//! The workers of a queue that have nothing to do: their sleep, their wake-ups, and the time that
 //! all of them have worked.
 //!
 //! A job may come while a worker falls asleep. So the worker counts as a sleeper first, and then
