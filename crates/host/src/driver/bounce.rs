@@ -26,6 +26,11 @@ impl BounceBudget {
         Self { choice, lines, clients: AtomicU32::new(0) }
     }
 
+    /// Whether writes are encrypted into memory of the shards.
+    pub(crate) fn is_used(&self) -> bool {
+        self.lines > 0
+    }
+
     /// Whether writes are encrypted into page lists.
     pub(super) fn has_pages(&self) -> bool {
         matches!(self.choice, BounceChoice::Pages(_))

@@ -100,8 +100,10 @@ pub(super) struct InFlight {
 
 /// Purpose of a bio.
 pub(super) enum Piece {
-    /// Part of a write, a flush, a trim or zeroes, of the request with this index.
+    /// Part of a patched write, a flush, a trim or zeroes, of the request with this index.
     Plain(u32),
+    /// Payload of the write with this index, in this part of the inbox.
+    Payload(u32, u8),
     /// A portion of zeroes; the next one follows it.
     Portion(u32),
     /// Part of a read.
@@ -144,8 +146,8 @@ impl Transmission {
         received: &[u8],
     ) -> Result<Self, Ended> {
         let volume = Arc::clone(&served.volume);
-        let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
-        let inbox = Arc::new(Region::new(layout.inbox_bytes)?);
+        let layout = Layout::of(grant.len_bytes(), &volume);
+        let inbox = Arc::new(Region::new(layout.inbox_parts * layout.part_bytes)?);
         let outbox = Arc::new(Region::new(layout.outbox_bytes)?);
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
         let zeros = Arc::new(Region::new(ZEROS_BYTES as usize)?);
@@ -163,11 +165,11 @@ impl Transmission {
             driver.stay_inline();
         }
         let reads = Reads::new(&volume, read_region);
-        session.set_piece(volume.sector_size_bytes() as usize, layout.inbox_bytes);
+        session.set_piece(volume.sector_size_bytes() as usize, layout.part_bytes);
         socket.set_receive_timeout(IDLE);
         let mut transmission = Self {
             outbox: Outbox::new(outbox),
-            inbox: Inbox::new(inbox),
+            inbox: Inbox::new(inbox, layout.part_bytes),
             requests: Slab::default(),
             pieces: Slab::default(),
             writing: None,
@@ -194,7 +196,7 @@ impl Transmission {
     }
 
     fn take_over(&mut self, received: &[u8]) {
-        let (room, len) = self.inbox.make_room();
+        let (room, len) = self.inbox.make_room(false);
         assert!(received.len() <= len, "the handshake's buffer is smaller than the inbox");
         // SAFETY: the destination is at least as long as `received`, and disjoint from it.
         unsafe { std::ptr::copy_nonoverlapping(received.as_ptr(), room, received.len()) };
@@ -332,7 +334,7 @@ impl Transmission {
     /// Adds a piece to a request in flight; returns whether the client waits for it, and its
     /// number.
     fn piece(&mut self, piece: Piece) -> (bool, u64) {
-        let (Piece::Plain(index) | Piece::Portion(index)) = piece else {
+        let (Piece::Plain(index) | Piece::Payload(index, _) | Piece::Portion(index)) = piece else {
             unreachable!("reads count their own pieces")
         };
         let request = self.requests.at(index);
@@ -360,7 +362,8 @@ impl Transmission {
             let start = Sector::holding(piece.offset_bytes);
             let len = Sector::holding(piece.len_bytes as u64);
             let bio = Bio::new(Op::Write, start, len, inbox_buf(piece.at, piece.len_bytes), 0);
-            self.submit(Piece::Plain(index), Bio { fua, ..bio });
+            let part = self.inbox.write_begins(piece.at);
+            self.submit(Piece::Payload(index, part), Bio { fua, ..bio });
         }
         head.into_iter().chain(tail).for_each(|part| self.patch(index, part));
         if last {
@@ -458,6 +461,11 @@ impl Transmission {
                         self.end_piece(index, done.status);
                         self.end_if_complete(index)?;
                     }
+                    Piece::Payload(index, part) => {
+                        self.inbox.write_ends(part);
+                        self.end_piece(index, done.status);
+                        self.end_if_complete(index)?;
+                    }
                     Piece::Portion(index) => {
                         self.end_piece(index, done.status);
                         self.submit_zeroes(index)?;
@@ -547,7 +555,8 @@ impl Transmission {
     /// Waits for work.
     fn wait(&mut self) -> Result<(), Ended> {
         self.driver.on_sleep();
-        let can_receive = self.takes_requests() && !self.driver.reads_client_buffer();
+        let has_room = self.inbox.has_room(self.driver.reads_client_buffer());
+        let can_receive = self.takes_requests() && has_room;
         if self.driver.is_idle() {
             // A request without anything in flight, parked or held would wait forever.
             assert!(can_receive, "every request waits for a completion");
@@ -567,7 +576,7 @@ impl Transmission {
         &mut self,
         from: fn(&Socket, *mut u8, usize) -> std::io::Result<Option<usize>>,
     ) -> Result<(), Ended> {
-        let (room, len) = self.inbox.make_room();
+        let (room, len) = self.inbox.make_room(self.driver.reads_client_buffer());
         match from(&self.socket, room, len)? {
             Some(0) => return self.on_end_of_stream(),
             Some(len) => {
@@ -661,7 +670,9 @@ pub(super) fn errno(status: BlkStatus, volume: &Volume) -> Errno {
 
 /// Division of a grant.
 struct Layout {
-    inbox_bytes: usize,
+    inbox_parts: usize,
+    /// Length of a part of the inbox.
+    part_bytes: usize,
     outbox_bytes: usize,
     reads_bytes: usize,
     bounce_slots: usize,
@@ -670,23 +681,40 @@ struct Layout {
 impl Layout {
     const SYNCHRONOUS_BYTES: usize = 448 << 10;
 
-    /// A synchronous volume needs an inbox and an outbox; any other also needs slots for reads and
-    /// writes in flight.
-    fn of(grant_bytes: usize, synchronous: bool) -> Self {
-        let inbox_bytes = if synchronous { 256 << 10 } else { 128 << 10 };
-        let outbox_bytes = if synchronous { 192 << 10 } else { 64 << 10 };
-        if synchronous {
-            return Self { inbox_bytes, outbox_bytes, reads_bytes: 4096, bounce_slots: 0 };
+    fn of(grant_bytes: usize, volume: &Volume) -> Self {
+        if volume.is_synchronous() {
+            return Self::synchronous();
         }
-        let left = grant_bytes - inbox_bytes - outbox_bytes;
-        let bounce_slots = left / 2 / SLOT_BYTES;
+        Self::queued(grant_bytes, volume.parts.bounce.is_used())
+    }
+
+    /// A synchronous volume needs an inbox and an outbox only.
+    fn synchronous() -> Self {
+        let part_bytes = 256 << 10;
+        let outbox_bytes = 192 << 10;
+        Self { inbox_parts: 1, part_bytes, outbox_bytes, reads_bytes: 4096, bounce_slots: 0 }
+    }
+
+    /// Any other volume also needs memory for its reads and writes in flight. A write is in a slot
+    /// if it is encrypted there (`bounces`), and soon out of the inbox. Any other one is in the
+    /// inbox until its end.
+    fn queued(grant_bytes: usize, bounces: bool) -> Self {
+        let part_bytes = 128 << 10;
+        let outbox_bytes = 64 << 10;
+        let left = grant_bytes - outbox_bytes;
+        let share = if bounces { left / 8 } else { left / 2 };
+        let inbox_parts = (share / part_bytes).max(1);
+        let left = left - inbox_parts * part_bytes;
+        let bounce_slots = if bounces { left / 2 / SLOT_BYTES } else { 0 };
         let reads_bytes = left - bounce_slots * SLOT_BYTES;
-        Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots }
+        Self { inbox_parts, part_bytes, outbox_bytes, reads_bytes, bounce_slots }
     }
 }
 
 #[cfg(test)]
 mod blocked;
+#[cfg(test)]
+mod held;
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,12 @@ fn volume(path: &Path) -> Arc<Volume> {
 
 /// A connection and its client, after the handshake.
 fn connected(volume: &Arc<Volume>) -> (Transmission, UnixStream) {
-    let mut session = Session::new([Export::new("", SIZE_BYTES)].into(), Some(0));
+    connected_to(volume, SIZE_BYTES)
+}
+
+/// As [`connected`], with a volume of this size.
+pub(super) fn connected_to(volume: &Arc<Volume>, size_bytes: u64) -> (Transmission, UnixStream) {
+    let mut session = Session::new([Export::new("", size_bytes)].into(), Some(0));
     let mut hello = 3u32.to_be_bytes().to_vec();
     hello.extend(b"IHAVEOPT");
     hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
