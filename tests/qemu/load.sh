@@ -1,9 +1,9 @@
-# Runs in the guest: four writers load /dev/vda until the console says "stop". Each rewrites its own MiB, with many
-# requests in flight, and reads it back past the page cache. It prints "@ round PART ROUND" after each pass, and in the
-# end "@ disk read SHA256" of the whole disk, or "@ disk failed WHY".
+# Runs in the guest: four writers load $disk (else /dev/vda) until the console says "stop". Each rewrites its own MiB,
+# with many requests in flight, and reads it back past the page cache. It prints "@ round PART ROUND" after each pass, and
+# in the end "@ disk read SHA256" of the whole disk, or "@ disk failed WHY".
 # At "keep" it reads 16 MiB more into the page cache and says "@ kept": memory that only the disk has written. In the end
 # these pages must still be right.
-disk=/dev/vda
+disk=${disk:-/dev/vda}
 blocks=256
 
 one_pass() {
@@ -36,12 +36,17 @@ cat kernel.noise kernel.noise >/run/source
 each_mib write_kept
 # The page cache of a device lives as long as the device is open.
 exec 9<"$disk"
-for part in 0 1 2 3; do write_until_stopped "$part" & done
+writers=
+for part in 0 1 2 3; do
+    write_until_stopped "$part" &
+    writers="$writers $!"
+done
 while read -r line && [ "$line" != stop ]; do
     [ "$line" != keep ] || { each_mib read_kept && echo "@ kept"; }
 done
 touch /run/stop
-wait
+# A script that reads this one has other children.
+wait $writers
 each_mib check_kept || echo "@ disk failed pages that were read before have changed"
 sha=$(dd if="$disk" iflag=direct bs=65536 status=none | sha256sum)
 echo "@ disk read ${sha%% *}"

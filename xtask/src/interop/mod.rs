@@ -8,6 +8,7 @@ mod clients;
 pub(crate) mod content;
 mod crash;
 mod failing;
+mod gluster;
 pub(crate) mod headers;
 mod hostile;
 mod jobs;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     tls::run(&mut cases, &lab);
     rbd::run(&mut cases, &lab);
     stores::run(&mut cases, &lab);
+    gluster::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
     machines::run(&mut cases, &lab);
     qemu::run(&mut cases, &lab, args.rounds);

@@ -1,5 +1,6 @@
 //! Volumes on other kinds of remote stores, by the programs that exist for them: iSCSI through
-//! qemu-nbd, and S3 through s3backer. docs/remote.md has the recipes.
+//! qemu-nbd, and S3 through s3backer. Others have files of their own. docs/remote.md has the
+//! recipes.
 
 use crate::cases::Cases;
 use crate::lab::Lab;
@@ -26,10 +27,10 @@ pub(super) fn run(cases: &mut Cases, lab: &Lab) {
 }
 
 /// A program that runs until the value is dropped.
-struct Running(Child);
+pub(super) struct Running(Child);
 
 impl Running {
-    fn start(mut command: Command, log: &Path) -> Result<Self> {
+    pub(super) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let log = File::create(log)?;
         command.stdout(log.try_clone()?).stderr(log);
         let program = command.get_program().to_string_lossy().into_owned();
@@ -46,7 +47,7 @@ impl Drop for Running {
 }
 
 /// A mount that is removed when the value is dropped.
-struct Mounted<'a>(&'a Path);
+pub(super) struct Mounted<'a>(pub(super) &'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
@@ -55,7 +56,7 @@ impl Drop for Mounted<'_> {
 }
 
 /// Makes a volume, fills it, serves it, and compares what a client and `dump` read.
-fn holds(lab: &Lab, disk: &str) -> Result<()> {
+pub(super) fn holds(lab: &Lab, disk: &str) -> Result<()> {
     let pass = lab.pass().display().to_string();
     let cheap = ["--pbkdf-memory", "32", "--pbkdf-force-iterations", "4"];
     let words = ["format", disk, "--key-file", &pass, "--force"];
@@ -73,11 +74,11 @@ fn holds(lab: &Lab, disk: &str) -> Result<()> {
     super::content::same(&fs::read(out)?, &bytes)
 }
 
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-fn listens(port: u16) -> Result<()> {
+pub(super) fn listens(port: u16) -> Result<()> {
     let opened = until(START_LIMIT, || TcpStream::connect(("127.0.0.1", port)).is_ok());
     ensure!(opened, "nothing listens on port {port}");
     Ok(())
@@ -123,7 +124,7 @@ fn iscsi(lab: &Lab) -> Result<String> {
     Ok("every byte".into())
 }
 
-fn is_mounted(place: &Path) -> Result<()> {
+pub(super) fn is_mounted(place: &Path) -> Result<()> {
     let name = place.display().to_string();
     let mounted = until(START_LIMIT, || {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

@@ -48,7 +48,8 @@ impl Guest {
         Guest::start_with(lab, program, name, script, &["-drive", &disk])
     }
 
-    fn start_with(
+    /// Starts a machine that runs this script, with these devices.
+    pub(super) fn start_with(
         lab: &Lab,
         program: &Program,
         name: &str,
@@ -67,7 +68,7 @@ impl Guest {
         Ok(Guest { qemu, keyboard, console, monitor })
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         fs::read(&self.console)
             .map(|bytes| tools::text(&bytes))
             .unwrap_or_default()

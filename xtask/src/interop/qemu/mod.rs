@@ -1,9 +1,10 @@
 //! Guests of QEMU (without KVM: slow and everywhere) whose disk is our vhost-user socket: a file
 //! system, servers that are killed under load, and migration under load. One guest has our server
-//! inside of it, as a disk of its own kernel. The guest verifies what it reads, and `dump` must
-//! read what the guest read last.
+//! inside of it, as a disk of its own kernel, and another one on a mount of NFS. The guest verifies
+//! what it reads, and `dump` must read what the guest read last.
 
 mod guest;
+mod nfs;
 mod program;
 mod qmp;
 
@@ -43,7 +44,7 @@ const PASSES: usize = 6;
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     const NAME: &str = "QEMU guest on a vhost-user disk";
     const UBLK: &str = "QEMU guest whose kernel has our server as a disk (ublk)";
-    if !cases.wants_some(NAME) && !cases.wants_some(UBLK) {
+    if ![NAME, UBLK, nfs::NAME].iter().any(|name| cases.wants_some(name)) {
         return;
     }
     let program = program::get(lab);
@@ -58,6 +59,10 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     case("migration", &|program| migration(lab, program));
     cases.run(UBLK, || match &program {
         Ok(program) => ublk(lab, program),
+        Err(error) => Ok(skipped(&format!("{error:#}"))),
+    });
+    cases.run(nfs::NAME, || match &program {
+        Ok(program) => nfs::run(lab, program),
         Err(error) => Ok(skipped(&format!("{error:#}"))),
     });
 }
@@ -174,17 +179,23 @@ fn migrate(source: &mut Guest, way: &str) -> Result<String> {
 fn ublk(lab: &Lab, program: &Program) -> Result<String> {
     let recipe = Recipe { name: "qemu-ublk", maker: Maker::Blockyard, options: "" };
     let volume = recipe.make(lab)?;
-    let program = program.with_blockyard(lab)?;
+    let program = program.with_blockyard(lab, &["ublk.sh"])?;
     let mut guest = Guest::start_on_image(lab, &program, "ublk", "ublk.sh", &volume.image)?;
     let said = guest.wait()?;
+    ensure!(said.contains("@ done"), "the guest did not finish: {}", tools::tail(&said));
+    let parts = parts(&said, UBLK_PARTS)?;
+    same_in_dump(lab, volume.command(lab, "dump")?, &verdict(&said, "disk")?)?;
+    Ok(format!("{parts}; dump reads what the guest read"))
+}
+
+/// The names of the parts that a script has tried; all of them must be ok.
+fn parts(said: &str, number: usize) -> Result<String> {
     let failed: Vec<_> = said.lines().filter(|line| line.contains(" failed ")).collect();
     ensure!(failed.is_empty(), "{}", failed.join("; "));
-    ensure!(said.contains("@ done"), "the guest did not finish: {}", tools::tail(&said));
     let parts = said.lines().filter_map(|line| line.strip_prefix("@ ")?.strip_suffix(" ok"));
     let parts: Vec<_> = parts.collect();
-    ensure!(parts.len() == UBLK_PARTS, "only {} were tried", parts.join(", "));
-    same_in_dump(lab, volume.command(lab, "dump")?, &verdict(&said, "disk")?)?;
-    Ok(format!("{}; dump reads what the guest read", parts.join(", ")))
+    ensure!(parts.len() == number, "only {} were tried", parts.join(", "));
+    Ok(parts.join(", "))
 }
 
 fn volume(lab: &Lab, name: &'static str) -> Result<Volume> {
@@ -206,12 +217,15 @@ fn healthy(server: &Server) -> Result<()> {
 
 /// The checksum that a guest reports when it has ended.
 fn ended(guest: &mut Guest) -> Result<String> {
-    let said = guest.wait()?;
-    ensure!(!said.contains("I/O error"), "the guest saw an error: {}", tools::tail(&said));
+    ended_load(&guest.wait()?)
+}
+
+fn ended_load(said: &str) -> Result<String> {
+    ensure!(!said.contains("I/O error"), "the guest saw an error: {}", tools::tail(said));
     if !said.contains("@ done") {
-        bail!("the guest did not finish: {}", tools::tail(&said));
+        bail!("the guest did not finish: {}", tools::tail(said));
     }
-    verdict(&said, "disk")
+    verdict(said, "disk")
 }
 
 /// Compares the plaintext with the guest's checksum; returns the plaintext's file.

@@ -24,8 +24,10 @@ pub(super) fn get(lab: &Lab) -> Result<Program> {
     let scripts = tools::root().join("tests/qemu");
     let dir = lab::target().join("qemu");
     let root = dir.join("root");
-    if !root.is_dir() {
-        tools::run(tools::tool("bash").arg(scripts.join("get.sh")).arg(&dir))?;
+    let get = scripts.join("get.sh");
+    // An older script got fewer packages.
+    if fs::read(root.join("get.sh")).ok() != Some(fs::read(&get)?) {
+        tools::run(tools::tool("bash").arg(get).arg(&dir))?;
     }
     let kernel = kernel(&root)?;
     let work = lab.path("qemu");
@@ -61,14 +63,17 @@ fn kernel(root: &Path) -> Result<PathBuf> {
 }
 
 impl Program {
-    /// Guests that run our binary, which serves a disk to the guest itself.
-    pub(super) fn with_blockyard(&self, lab: &Lab) -> Result<Program> {
-        let work = lab.path("qemu-ublk");
+    /// Guests that run our binary by these scripts.
+    pub(super) fn with_blockyard(&self, lab: &Lab, scripts: &[&str]) -> Result<Program> {
+        let work = lab.path("qemu-blockyard");
+        let _ = fs::remove_dir_all(&work);
         tools::run(tools::tool("cp").arg("-r").arg(lab.path("qemu")).arg(&work))?;
-        fs::copy(tools::root().join("tests/qemu/ublk.sh"), work.join("ublk.sh"))?;
+        for script in scripts {
+            fs::copy(tools::root().join("tests/qemu").join(script), work.join(script))?;
+        }
         fs::copy(lab.pass(), work.join("pass"))?;
         fs::copy(lab.binary(), work.join("blockyard"))?;
-        let archive = lab.path("qemu-ublk.cpio");
+        let archive = lab.path("qemu-blockyard.cpio");
         pack(&self.root, &work, &archive)?;
         // The archive is in memory twice while it is unpacked.
         Ok(Program { archive, memory: "768M", ..self.clone() })
