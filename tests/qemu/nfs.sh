@@ -69,6 +69,18 @@ refuses_second() {
     return $refused
 }
 
+# The lock of a header is not taken apart from that of the volume.
+luks_lock() {
+    serve /run/one/luks --key-file pass --socket /run/first && is_up && first=$server &&
+        refuses /run/two/luks --key-file pass --socket /run/second && ./blockyard info /run/two/luks >/dev/null &&
+        ! ./blockyard key add /run/two/luks --key-file pass --new-keyfile /run/key 2>/run/refused &&
+        grep -q 'another program' /run/refused
+    seen=$?
+    kill $first
+    wait $first
+    return $seen
+}
+
 # Past the page cache.
 direct() {
     truncate -s 8M /run/one/direct && serve /run/one/direct $plain --sector-size 4096 --ublk=4 --elevator mq-deadline &&
@@ -107,7 +119,7 @@ ip addr add 10.0.0.2/24 dev eth0
 ip link set eth0 up
 head -c 32 kernel.noise >/run/key
 part mounts mounts
-for name in bytes locks direct discards full; do part $name $name; done
+for name in bytes locks luks_lock direct discards full; do part $name $name; done
 truncate -s 32M /run/one/disk
 serve /run/one/disk $plain --ublk=3
 is_up || echo "@ disk failed $(why)"

@@ -126,13 +126,24 @@ fn refused(outcome: Result<Server>) -> Result<()> {
     Ok(())
 }
 
+/// A second server of a LUKS volume is refused: the first one has read the header, and released its
+/// lock.
+fn keeps_lock(lab: &Lab, luks: &str, same: &str) -> Result<()> {
+    let pass = lab.pass().display().to_string();
+    let server = lab.serve("luks-first", &[luks, "--key-file", &pass])?;
+    refused(lab.serve("luks-second", &[same, "--key-file", &pass]))?;
+    server.stop()
+}
+
 /// Bytes, past the page cache too; the lock through another mount; and blocks that are dropped.
 fn stored(lab: &Lab) -> Result<String> {
     let brick = Brick::new(lab, "brick")?;
     let [one, two] = ["gluster-one", "gluster-two"].map(|name| lab.path(name));
     let _programs = [brick.mount(&one)?, brick.mount(&two)?];
     let _mounts = [Mounted(&one), Mounted(&two)];
-    holds(lab, &file(&one, "luks")?)?;
+    let luks = file(&one, "luks")?;
+    holds(lab, &luks)?;
+    keeps_lock(lab, &luks, &two.join("luks").display().to_string())?;
     let disk = file(&one, "disk")?;
     let same_disk = two.join("disk").display().to_string();
     let options = ["--elevator", "mq-deadline", "--allow-discards"];

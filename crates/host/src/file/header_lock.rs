@@ -6,13 +6,17 @@
 //! separate locks, and so do a disk and its partition; all that apply are taken. Without access to
 //! the folder, `flock` on the device itself keeps out other programs of ours, and not cryptsetup.
 //! cryptsetup does not see the OFD lock of an open volume.
+//!
+//! On NFS and on most file systems of FUSE and SMB, `flock` locks all bytes of the file for the same
+//! owner as the OFD lock does ([`is_lock_of_bytes`]). There it conflicts with the OFD lock of another
+//! open file, and its release would release the OFD lock of its own one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock, major, minor};
+use rustix::fs::{FlockOperation, flock, fstatfs, major, minor};
 
 use super::DeviceFile;
 use super::exclusive::patiently;
@@ -61,11 +65,15 @@ enum Purpose {
 
 impl HeaderLock {
     /// Takes the lock for reading the header at a place of an open file or device; waits up to a
-    /// second. Without the permission for the lock, or without locks, writers are not excluded.
+    /// second. Without the permission for the lock, without locks, or where it would conflict with
+    /// the lock of a served volume, writers are not excluded.
     ///
     /// # Errors
     /// Another program writes the header.
     pub fn to_read(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
+        if is_lock_of_bytes(file) {
+            return Self::none();
+        }
         match Self::new(file, path, start_bytes, Purpose::Reading) {
             Err(Error::Io { .. }) => Self::none(),
             outcome => outcome,
@@ -73,7 +81,8 @@ impl HeaderLock {
     }
 
     /// Takes the lock for writing the header at a place of an open file or device; waits up to a
-    /// second. The volume may be served meanwhile: its data is not locked.
+    /// second. The volume may be served meanwhile, because its data is not locked; but not where
+    /// both are one lock.
     ///
     /// # Errors
     /// Another program holds the lock.
@@ -151,12 +160,14 @@ impl HeaderLock {
 
 impl DeviceFile {
     /// Takes cryptsetup's lock for writing the header of this device; waits up to a second. A
-    /// remote disk has none.
+    /// remote disk has none. Where both are one lock, that of the open device is also for its
+    /// header.
     ///
     /// # Errors
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
-        self.local().map_or_else(HeaderLock::none, |file| {
+        let file = self.local().filter(|file| !is_lock_of_bytes(file));
+        file.map_or_else(HeaderLock::none, |file| {
             HeaderLock::to_write(file, &self.path, self.start_bytes())
         })
     }
@@ -170,6 +181,19 @@ impl DeviceFile {
             HeaderLock::to_read(file, &self.path, self.start_bytes())
         })
     }
+}
+
+/// Whether `flock` is a lock of bytes on the file system of this file, as `fcntl` takes them: NFS
+/// (`fs/nfs/file.c`), FUSE, if its program passes locks on (`fs/fuse/file.c`), SMB
+/// (`fs/smb/client/file.c`) and 9p (`fs/9p/vfs_file.c`). Numbers of `linux/magic.h`.
+fn is_lock_of_bytes(file: &File) -> bool {
+    const NFS: u64 = 0x6969;
+    const FUSE: u64 = 0x6573_5546;
+    const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
+    const V9FS: u64 = 0x0102_1997;
+    let Ok(found) = fstatfs(file) else { return false };
+    let magic = found.f_type as u64 & u64::from(u32::MAX);
+    [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
 }
 
 fn is_forbidden(error: &io::Error) -> bool {

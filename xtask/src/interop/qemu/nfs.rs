@@ -16,7 +16,7 @@ use std::path::Path;
 pub(super) const NAME: &str = "a volume on NFS, between two QEMU guests";
 
 /// Parts of the script.
-const PARTS: usize = 7;
+const PARTS: usize = 8;
 const IMAGE_BYTES: u64 = 112 << 20;
 
 pub(super) fn run(lab: &Lab, program: &Program) -> Result<String> {
