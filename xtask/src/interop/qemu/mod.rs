@@ -35,6 +35,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Looks of QEMU at the dirty memory after which all memory has been copied.
 const COPIES: u64 = 3;
 
+/// Parts of the script of nodes and CPUs.
+const CPUS_PARTS: usize = 7;
+
 /// Parts of the script of ublk.
 const UBLK_PARTS: usize = 14;
 
@@ -44,7 +47,8 @@ const PASSES: usize = 6;
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     const NAME: &str = "QEMU guest on a vhost-user disk";
     const UBLK: &str = "QEMU guest whose kernel has our server as a disk (ublk)";
-    if ![NAME, UBLK, nfs::NAME].iter().any(|name| cases.wants_some(name)) {
+    const CPUS: &str = "QEMU guest with two NUMA nodes, and CPUs that come and go";
+    if ![NAME, UBLK, CPUS, nfs::NAME].iter().any(|name| cases.wants_some(name)) {
         return;
     }
     let program = program::get(lab);
@@ -59,6 +63,10 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     case("migration", &|program| migration(lab, program));
     cases.run(UBLK, || match &program {
         Ok(program) => ublk(lab, program),
+        Err(error) => Ok(skipped(&format!("{error:#}"))),
+    });
+    cases.run(CPUS, || match &program {
+        Ok(program) => cpus(lab, program),
         Err(error) => Ok(skipped(&format!("{error:#}"))),
     });
     cases.run(nfs::NAME, || match &program {
@@ -186,6 +194,18 @@ fn ublk(lab: &Lab, program: &Program) -> Result<String> {
     let parts = parts(&said, UBLK_PARTS)?;
     same_in_dump(lab, volume.command(lab, "dump")?, &verdict(&said, "disk")?)?;
     Ok(format!("{parts}; dump reads what the guest read"))
+}
+
+/// Our server on chosen nodes and CPUs of a machine that has several, and with CPUs and a quota that
+/// change.
+fn cpus(lab: &Lab, program: &Program) -> Result<String> {
+    let recipe = Recipe { name: "qemu-cpus", maker: Maker::Blockyard, options: "" };
+    let volume = recipe.make(lab)?;
+    let program = program.with_blockyard(lab, &["cpus.sh"])?.with_two_nodes();
+    let mut guest = Guest::start_on_image(lab, &program, "cpus", "cpus.sh", &volume.image)?;
+    let said = guest.wait()?;
+    ensure!(said.contains("@ done"), "the guest did not finish: {}", tools::tail(&said));
+    parts(&said, CPUS_PARTS)
 }
 
 /// The names of the parts that a script has tried; all of them must be ok.

@@ -16,6 +16,7 @@ pub(super) struct Program {
     kernel: PathBuf,
     archive: PathBuf,
     memory: &'static str,
+    has_two_nodes: bool,
 }
 
 /// Unpacks QEMU if it is not there yet, and writes the archive with the scripts and files of this
@@ -39,7 +40,7 @@ pub(super) fn get(lab: &Lab) -> Result<Program> {
     tools::run(tools::tool("cp").arg("-r").arg(lab.path("tree")).arg(&work))?;
     let archive = lab.path("qemu.cpio");
     pack(&root, &work, &archive)?;
-    Ok(Program { root, kernel, archive, memory: "256M" })
+    Ok(Program { root, kernel, archive, memory: "256M", has_two_nodes: false })
 }
 
 /// Writes an archive for guests.
@@ -79,6 +80,26 @@ impl Program {
         Ok(Program { archive, memory: "768M", ..self.clone() })
     }
 
+    /// Guests with two NUMA nodes, of two CPUs and 512 MiB each.
+    pub(super) fn with_two_nodes(&self) -> Program {
+        Program { has_two_nodes: true, ..self.clone() }
+    }
+
+    /// QEMU's words for CPUs and memory.
+    fn machine(&self) -> String {
+        if self.has_two_nodes {
+            let memory = |id| format!("-object memory-backend-ram,id=memory{id},size=512M");
+            let node = |id, cpus| format!("-numa node,nodeid={id},cpus={cpus},memdev=memory{id}");
+            let nodes = [memory(0), memory(1), node(0, "0-1"), node(1, "2-3")].join(" ");
+            return format!("-machine q35 -smp 4,sockets=2,cores=2 -m 1024M {nodes}");
+        }
+        let memory = self.memory;
+        format!(
+            "-machine q35,memory-backend=memory -smp 2 -m {memory} \
+             -object memory-backend-memfd,id=memory,size={memory},share=on"
+        )
+    }
+
     /// QEMU with a kernel that runs this script, without a disk.
     pub(super) fn command(&self, script: &str) -> Result<Command> {
         let unpacked = self.root.join("usr/bin/qemu-system-x86_64");
@@ -89,10 +110,7 @@ impl Program {
             qemu.arg("-L").arg(self.root.join("usr/share").join(folder));
         }
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        qemu.args(["-accel", "tcg", "-smp", "2", "-m", self.memory]);
-        qemu.args(["-machine", "q35,memory-backend=memory"]);
-        let memory = format!("memory-backend-memfd,id=memory,size={},share=on", self.memory);
-        qemu.args(["-object", &memory]);
+        qemu.args(["-accel", "tcg"]).args(self.machine().split(' '));
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.archive);
         // Pages that the guest clears before the disk fills them would hide a gap in the log.
         let words = "console=ttyS0 quiet loglevel=4 panic=-1 init_on_alloc=0";
