@@ -3,10 +3,10 @@
 //! they cover.
 #![no_main]
 
+use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::luks::Header;
 use blockyard_crypt::secret::SecretBytes;
 use libfuzzer_sys::fuzz_target;
-use sha2::{Digest, Sha256};
 
 const HEADER_BYTES: usize = 16 << 10;
 const BINARY_BYTES: usize = 4096;
@@ -38,20 +38,24 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A primary binary header as cryptsetup writes it.
+/// A primary binary header as cryptsetup writes it, but for its checksum: with SHA-256, checksums
+/// take three quarters of the time on a CPU without instructions for it.
 fn binary(image: &mut [u8]) {
     image[..8].copy_from_slice(b"LUKS\xba\xbe\0\x02");
     image[8..16].copy_from_slice(&(HEADER_BYTES as u64).to_be_bytes());
     image[16..24].copy_from_slice(&3_u64.to_be_bytes());
-    image[72..78].copy_from_slice(b"sha256");
+    image[72..83].copy_from_slice(b"blake2b-512");
     image[168..204].copy_from_slice(b"1c6ff3d8-46a2-4a53-9c31-8f4ba3c9a3d5");
 }
 
-/// The checksum of the primary header over the length that it names itself.
+/// The checksum of the primary header, of the algorithm and over the length that it names itself.
 fn seal(image: &mut [u8]) {
     let named = u64::from_be_bytes(image[8..16].try_into().expect("eight bytes"));
     let len = usize::try_from(named).unwrap_or(usize::MAX).clamp(BINARY_BYTES, IMAGE_BYTES);
+    let name = String::from_utf8_lossy(&image[72..104]);
+    let hash = HashAlgorithm::parse(name.trim_end_matches('\0')).unwrap_or(HashAlgorithm::Sha256);
     image[448..512].fill(0);
-    let sum = Sha256::digest(&image[..len]);
+    let mut sum = vec![0; hash.digest_len_bytes()];
+    hash.digest(&[&image[..len]], &mut sum);
     image[448..448 + sum.len()].copy_from_slice(&sum);
 }

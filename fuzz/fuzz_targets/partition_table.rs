@@ -1,11 +1,12 @@
 //! Partition tables. The input is the start of a disk of zeros. The mark of a boot record and the
-//! checksums of a GPT are put right.
+//! checksums of a GPT are put right. The disk is twice as long as the longest input: the checksums
+//! of longer entries of zeros would take most of the time.
 #![no_main]
 
 use blockyard_crypt::partition::Table;
 use libfuzzer_sys::fuzz_target;
 
-const LEN_BYTES: usize = 1 << 20;
+const LEN_BYTES: usize = 128 << 10;
 
 fuzz_target!(|input: &[u8]| {
     let mut disk = vec![0; LEN_BYTES];
@@ -47,7 +48,22 @@ fn put_right(disk: &mut [u8], sector: usize) {
 }
 
 fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1)))
-    })
+    !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
+
+/// The register after each byte: eight times as fast as bit by bit.
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bits = 0;
+        while bits < 8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
+            bits += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};

@@ -13,7 +13,7 @@ use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::{Argon2Variant, Kdf, KdfLimits};
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_crypt::tcrypt::{self, HiddenKey, Options, VolumeKind};
+use blockyard_crypt::tcrypt::{self, HiddenKey, Options, Unlocked, VolumeKind};
 use tcrypt_maker::{
     AREA, DISK_LEN, HIDDEN, OUTER, VOLUME_LEN, Written, keys, pbkdf2, plaintext, with_hidden,
 };
@@ -229,6 +229,22 @@ fn damaged_unfinished_and_costly_volumes_are_refused() {
     assert!(long.contains("at most 128"), "{long}");
     let short = whole[..AREA + 1024].to_vec();
     assert!(matches!(opened(&short, b"p", &cheap()), Err(Error::DataDevice(_))));
+}
+
+#[test]
+fn decrypted_header_opens_as_the_encrypted_one_does() {
+    let written = Written { names: &["serpent"], mode: "lrw-benbi", ..Written::default() };
+    let disk = written.disk(b"p");
+    let unlocked = tcrypt::unlock(&disk, &secret(b"p"), &cheap()).unwrap();
+    let header = written.header();
+    let plain = header.first_chunk().unwrap();
+    let cipher = 1 + CHAINS.len() as u8;
+    let read = Unlocked::of_decrypted(plain, VolumeKind::Normal, cipher).unwrap().unwrap();
+    let params = |of: &Unlocked| of.crypt_params(DISK_LEN as u64).unwrap();
+    assert_eq!(params(&read), params(&unlocked));
+    let mut wrong = *plain;
+    wrong[300] ^= 1;
+    assert!(Unlocked::of_decrypted(&wrong, VolumeKind::Normal, cipher).unwrap().is_none());
 }
 
 /// The protected sectors of an outer volume.

@@ -67,28 +67,7 @@ pub fn hidden_sectors(
         Error::NoTcrypt { untried } => Error::NoHidden { untried },
         other => of_hidden(other),
     })?;
-    let device_len_bytes = source.len_bytes();
-    let params = unlocked.crypt_params(device_len_bytes).map_err(of_hidden)?;
-    let data = sectors_of(&params, device_len_bytes);
-    let volume = sectors_of(outer, device_len_bytes);
-    if data.start < volume.start || volume.end < data.end {
-        let problem = format!(
-            "its data is in sectors {} to {} of the device, but the outer volume is in sectors {} \
-             to {}",
-            data.start,
-            data.end.saturating_sub(1),
-            volume.start,
-            volume.end.saturating_sub(1)
-        );
-        return Err(Error::header(HEADER, problem));
-    }
-    let ranges = [data].into_iter().chain(unlocked.header_sectors(device_len_bytes));
-    let inside = ranges.filter_map(|range| {
-        let start = range.start.max(volume.start) - volume.start;
-        let end = range.end.min(volume.end).saturating_sub(volume.start);
-        (start < end).then_some(start..end)
-    });
-    Ok(HiddenSectors(inside.collect()))
+    unlocked.sectors_in(outer, source.len_bytes())
 }
 
 /// An error in the fields of the hidden volume's header, by its name: the outer volume has one too.
@@ -108,6 +87,38 @@ fn sectors_of(params: &CryptParams, device_len_bytes: u64) -> Range<u64> {
 }
 
 impl Unlocked {
+    /// The sectors of an outer volume that belong to this hidden one.
+    ///
+    /// # Errors
+    /// [`Error::Header`] if it does not lie in the outer volume.
+    pub fn sectors_in(
+        &self,
+        outer: &CryptParams,
+        device_len_bytes: u64,
+    ) -> Result<HiddenSectors, Error> {
+        let params = self.crypt_params(device_len_bytes).map_err(of_hidden)?;
+        let data = sectors_of(&params, device_len_bytes);
+        let volume = sectors_of(outer, device_len_bytes);
+        if data.start < volume.start || volume.end < data.end {
+            let problem = format!(
+                "its data is in sectors {} to {} of the device, but the outer volume is in \
+                 sectors {} to {}",
+                data.start,
+                data.end.saturating_sub(1),
+                volume.start,
+                volume.end.saturating_sub(1)
+            );
+            return Err(Error::header(HEADER, problem));
+        }
+        let ranges = [data].into_iter().chain(self.header_sectors(device_len_bytes));
+        let inside = ranges.filter_map(|range| {
+            let start = range.start.max(volume.start) - volume.start;
+            let end = range.end.min(volume.end).saturating_sub(volume.start);
+            (start < end).then_some(start..end)
+        });
+        Ok(HiddenSectors(inside.collect()))
+    }
+
     /// Sectors of the device with the header of a hidden volume or its backup.
     fn header_sectors(&self, device_len_bytes: u64) -> Vec<Range<u64>> {
         let from_end = |back: u64| device_len_bytes.saturating_sub(back);

@@ -35,11 +35,14 @@ use crate::stack::with_wiped_stack;
 pub use header::Header;
 pub use hidden::{HiddenKey, HiddenSectors, hidden_sectors};
 
+use ciphers::Chain;
 use kdf::{Candidate, HEADER_KEY_LEN_BYTES};
 
 /// Length of a header, with its salt.
 const HEADER_LEN_BYTES: usize = 512;
 const SALT_LEN_BYTES: usize = 64;
+/// Length of its encrypted part.
+pub const PLAIN_LEN_BYTES: usize = HEADER_LEN_BYTES - SALT_LEN_BYTES;
 
 /// The volume that a passphrase is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,13 +203,41 @@ fn try_one(
         let mut sector = SecretBytes::zeroed(HEADER_LEN_BYTES);
         sector.as_mut_slice()[..encrypted.len()].copy_from_slice(encrypted);
         chain.cipher(&chain.key(key.as_slice())).decrypt_in_place(sector.as_mut_slice(), 0);
-        let header = Header::parse(sector.as_slice(), candidate, &chain)?;
-        let volume_key = chain.key(&sector.as_slice()[header::KEYS]);
-        Some((header, volume_key))
+        opened(sector.as_slice(), candidate, &chain)
     })
 }
 
+/// Fields and volume key of a header that this cipher has decrypted; `None` if it is the wrong one.
+fn opened(plain: &[u8], candidate: &Candidate, chain: &Chain) -> Option<(Header, SecretBytes)> {
+    let header = Header::parse(plain, candidate, chain)?;
+    Some((header, chain.key(&plain[header::KEYS])))
+}
+
 impl Unlocked {
+    /// The volume with this decrypted header in its usual place, as [`unlock`] returns it; `None`
+    /// if magic or checksums are wrong. `cipher` counts the ciphers and cascades.
+    ///
+    /// Fuzzing begins here: the derivations before this step take most of a second.
+    ///
+    /// # Errors
+    /// [`Error::Header`] if its fields are wrong.
+    pub fn of_decrypted(
+        plain: &[u8; PLAIN_LEN_BYTES],
+        kind: VolumeKind,
+        cipher: u8,
+    ) -> Result<Option<Self>, Error> {
+        let cipher = usize::from(cipher) % ciphers::all().count();
+        let chain = ciphers::all().nth(cipher).expect("it is less than their number");
+        let opens = |candidate: Candidate| opened(plain, &candidate, &chain);
+        let candidates = kdf::candidates(None, kind == VolumeKind::System, 0)?;
+        let Some((header, key)) = candidates.into_iter().find_map(opens) else {
+            return Ok(None);
+        };
+        header.check()?;
+        let offsets = Options { kind, ..Options::default() }.header_offsets(u64::MAX)?;
+        Ok(Some(Self { header, kind, key, offset_bytes: offsets[0] }))
+    }
+
     /// Cipher and place of the data on a device of `device_len_bytes`.
     ///
     /// # Errors

@@ -95,8 +95,8 @@ impl Written<'_> {
         disk
     }
 
-    /// Writes header and data.
-    pub(crate) fn write_to(&self, disk: &mut [u8], password: &[u8]) {
+    /// The header before its encryption, in a sector.
+    pub(crate) fn header(&self) -> Vec<u8> {
         let mut header = vec![0; 512];
         header[..4].copy_from_slice(self.magic);
         header[4..6].copy_from_slice(&self.version.to_be_bytes());
@@ -110,6 +110,12 @@ impl Written<'_> {
         header[192..448].copy_from_slice(&Self::area());
         let sum = crc32(&header[..188]);
         header[188..192].copy_from_slice(&sum.to_be_bytes());
+        header
+    }
+
+    /// Writes header and data.
+    pub(crate) fn write_to(&self, disk: &mut [u8], password: &[u8]) {
+        let mut header = self.header();
         let salt = [0x5c; 64];
         let mut key = vec![0; 192];
         self.kdf.derive(password, &salt, &mut key, &KdfLimits::default()).unwrap();
