@@ -94,11 +94,16 @@ impl Section {
 
 /// Parser state of a file.
 struct Reader<'a> {
-    surroundings: &'a Surroundings<'a>,
+    options: Options<'a>,
     global: Section,
     sections: Vec<Section>,
     /// Whether options go to the last section instead of the global one.
     in_job: bool,
+}
+
+/// What options of all sections need.
+struct Options<'a> {
+    surroundings: &'a Surroundings<'a>,
     ignored: Vec<Ignored>,
 }
 
@@ -116,8 +121,8 @@ impl JobFile {
         let whole = |problem: String| JobFileError { line: None, problem };
         let global = Section::new();
         let sections = Vec::new();
-        let ignored = Vec::new();
-        let mut reader = Reader { surroundings, global, sections, in_job: false, ignored };
+        let options = Options { surroundings, ignored: Vec::new() };
+        let mut reader = Reader { options, global, sections, in_job: false };
         match text {
             Some(text) if text.len() > TEXT_MAX_BYTES => {
                 let limit = TEXT_MAX_BYTES >> 10;
@@ -130,10 +135,8 @@ impl JobFile {
             return Err(whole("it has no job: a section such as [reader] begins one".into()));
         }
         for (key, value) in more {
-            for index in 0..reader.sections.len() {
-                let mut section = reader.sections[index].clone();
-                reader.set(&mut section, key, value).map_err(whole)?;
-                reader.sections[index] = section;
+            for section in &mut reader.sections {
+                reader.options.set(section, key, value).map_err(whole)?;
             }
         }
         reader.finish()
@@ -160,15 +163,9 @@ impl Reader<'_> {
             let (key, value) = line.split_once('=').unwrap_or((line, ""));
             let key = key.trim();
             let value = value.trim();
-            let mut section = match self.sections.last().filter(|_| self.in_job) {
-                Some(section) => section.clone(),
-                None => self.global.clone(),
-            };
-            self.set(&mut section, key, value).map_err(at)?;
-            match self.sections.last_mut().filter(|_| self.in_job) {
-                Some(last) => *last = section,
-                None => self.global = section,
-            }
+            // In place: a copy for each line of a long file would be long.
+            let section = self.sections.last_mut().filter(|_| self.in_job);
+            self.options.set(section.unwrap_or(&mut self.global), key, value).map_err(at)?;
         }
         Ok(())
     }
@@ -184,6 +181,64 @@ impl Reader<'_> {
         Ok(())
     }
 
+    fn finish(mut self) -> Result<JobFile, JobFileError> {
+        let mut jobs = Vec::new();
+        let direct = self.sections.first().and_then(|section| section.direct);
+        for section in std::mem::take(&mut self.sections) {
+            let line = section.line;
+            if section.direct != direct {
+                let problem = "all jobs share one volume, which is opened once: set direct once, \
+                               in [global]";
+                return Err(JobFileError { line, problem: problem.into() });
+            }
+            jobs.push(self.job(section).map_err(|problem| JobFileError { line, problem })?);
+        }
+        Ok(JobFile { jobs, ignored: self.options.ignored, direct })
+    }
+
+    /// Builds the job of a section.
+    fn job(&mut self, section: Section) -> Result<Job, String> {
+        let Section { mut job, engine, has_size, .. } = section;
+        let device_bytes = self.options.surroundings.device_bytes;
+        if engine == Engine::Waiting && job.submission.iodepth > 1 {
+            self.options.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
+            job.submission.iodepth = 1;
+        }
+        assert!(job.submission.iodepth <= IODEPTH_MAX, "setting an option checks it");
+        let apart =
+            if job.region.divide { 0 } else { u64::from(job.clones.count()).saturating_sub(1) };
+        let last = job
+            .region
+            .offset_increment_bytes
+            .saturating_mul(apart)
+            .saturating_add(job.region.offset_bytes);
+        if !has_size {
+            let left = device_bytes.saturating_sub(last);
+            let min_bytes = job.shape.min_bytes().max(1);
+            job.region.size_bytes = left / min_bytes * min_bytes;
+            if job.region.size_bytes == 0 && job.shape.min_bytes() > 0 {
+                return Err(format!(
+                    "job {}: a block of {min_bytes} bytes at offset {last} ends past the \
+                     volume's end, {device_bytes}; make bs or offset smaller",
+                    job.name
+                ));
+            }
+        }
+        job.check().map_err(|error| error.to_string())?;
+        if last.saturating_add(job.region.size_bytes) > device_bytes {
+            return Err(format!(
+                "job {}: size and offset end at {} bytes, and the volume has {}; reduce \
+                 them, or omit size",
+                job.name,
+                last.saturating_add(job.region.size_bytes),
+                device_bytes
+            ));
+        }
+        Ok(job)
+    }
+}
+
+impl Options<'_> {
     fn set(&mut self, section: &mut Section, key: &str, value: &str) -> Result<(), String> {
         let value = &self.surroundings.expand(value)?;
         if let Some((key, why)) = known::ignored(key) {
@@ -233,62 +288,6 @@ impl Reader<'_> {
             self.ignored.push(Ignored { key: key.into(), why });
         }
     }
-
-    fn finish(mut self) -> Result<JobFile, JobFileError> {
-        let mut jobs = Vec::new();
-        let direct = self.sections.first().and_then(|section| section.direct);
-        for section in std::mem::take(&mut self.sections) {
-            let line = section.line;
-            if section.direct != direct {
-                let problem = "all jobs share one volume, which is opened once: set direct once, \
-                               in [global]";
-                return Err(JobFileError { line, problem: problem.into() });
-            }
-            jobs.push(self.job(section).map_err(|problem| JobFileError { line, problem })?);
-        }
-        Ok(JobFile { jobs, ignored: self.ignored, direct })
-    }
-
-    /// Builds the job of a section.
-    fn job(&mut self, section: Section) -> Result<Job, String> {
-        let Section { mut job, engine, has_size, .. } = section;
-        let device_bytes = self.surroundings.device_bytes;
-        if engine == Engine::Waiting && job.submission.iodepth > 1 {
-            self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
-            job.submission.iodepth = 1;
-        }
-        assert!(job.submission.iodepth <= IODEPTH_MAX, "setting an option checks it");
-        let apart =
-            if job.region.divide { 0 } else { u64::from(job.clones.count()).saturating_sub(1) };
-        let last = job
-            .region
-            .offset_increment_bytes
-            .saturating_mul(apart)
-            .saturating_add(job.region.offset_bytes);
-        if !has_size {
-            let left = device_bytes.saturating_sub(last);
-            let min_bytes = job.shape.min_bytes().max(1);
-            job.region.size_bytes = left / min_bytes * min_bytes;
-            if job.region.size_bytes == 0 && job.shape.min_bytes() > 0 {
-                return Err(format!(
-                    "job {}: a block of {min_bytes} bytes at offset {last} ends past the \
-                     volume's end, {device_bytes}; make bs or offset smaller",
-                    job.name
-                ));
-            }
-        }
-        job.check().map_err(|error| error.to_string())?;
-        if last.saturating_add(job.region.size_bytes) > device_bytes {
-            return Err(format!(
-                "job {}: size and offset end at {} bytes, and the volume has {}; reduce \
-                 them, or omit size",
-                job.name,
-                last.saturating_add(job.region.size_bytes),
-                device_bytes
-            ));
-        }
-        Ok(job)
-    }
 }
 
 /// The problem without the job's name, which is clear from the section.
@@ -305,7 +304,10 @@ fn problem(error: &super::JobError) -> String {
 
 /// The most similar name, if it differs in few letters.
 fn nearest<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let distances = names.map(|name| (distance(key, name), name));
+    // Two names differ at least in their lengths, and most names are left out so.
+    let len = key.chars().count();
+    let is_as_long = |name: &&str| len.abs_diff(name.len()) * 3 <= name.len();
+    let distances = names.filter(is_as_long).map(|name| (distance(key, name), name));
     distances.min().filter(|(distance, name)| *distance * 3 <= name.len()).map(|(_, name)| name)
 }
 

@@ -5,6 +5,7 @@
 //! keeps this for old job files; with `kb_base=1000` the meanings are swapped.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use blockyard_engine::time::Nanos;
 
@@ -127,7 +128,11 @@ fn time(text: &str, bare: &str) -> Result<Nanos, String> {
 /// Parses distinct numbers and ranges, separated by commas; an empty list is all nodes.
 pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
     let wanted = || format!("it must be sockets from 0 to {NODE_MAX}, each once, as in 0-3 or 0,2");
-    let nodes = numbers(text, NODE_MAX).ok_or_else(wanted)?;
+    let ranges = ranges(text, NODE_MAX).ok_or_else(wanted)?;
+    if ranges.iter().map(ExactSizeIterator::len).sum::<usize>() > usize::from(NODE_MAX) + 1 {
+        return Err(wanted());
+    }
+    let nodes: Vec<u16> = ranges.into_iter().flatten().collect();
     let different: BTreeSet<&u16> = nodes.iter().collect();
     if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
 }
@@ -138,19 +143,26 @@ pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
 /// The text of the rule.
 pub fn cpus(text: &str) -> Result<Vec<u16>, String> {
     let wanted = || format!("it must be CPUs from 0 to {CPU_MAX}, as in 0-3 or 0,8");
-    let cpus = numbers(text, CPU_MAX).filter(|cpus| !cpus.is_empty()).ok_or_else(wanted)?;
-    Ok(BTreeSet::from_iter(cpus).into_iter().collect())
+    // A mask, because a short text may name all of them hundreds of times.
+    let mut mask = vec![false; usize::from(CPU_MAX) + 1];
+    for range in ranges(text, CPU_MAX).ok_or_else(wanted)? {
+        if !range.is_empty() {
+            mask[usize::from(*range.start())..=usize::from(*range.end())].fill(true);
+        }
+    }
+    let cpus: Vec<u16> = (0..).zip(mask).filter_map(|(cpu, is_in)| is_in.then_some(cpu)).collect();
+    if cpus.is_empty() { Err(wanted()) } else { Ok(cpus) }
 }
 
 /// Parses numbers and ranges of them, separated by commas.
-fn numbers(text: &str, max: u16) -> Option<Vec<u16>> {
-    let mut numbers = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+fn ranges(text: &str, max: u16) -> Option<Vec<RangeInclusive<u16>>> {
+    let edge = |text: &str| text.parse::<u16>().ok().filter(|number| *number <= max);
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let edge = |text: &str| text.parse::<u16>().ok().filter(|number| *number <= max);
-        numbers.extend(edge(first)?..=edge(last)?);
-    }
-    Some(numbers)
+        Some(edge(first)?..=edge(last)?)
+    };
+    parts.map(range).collect()
 }
 
 /// Parses values for reads, writes and trims, separated by commas. A single value applies to all
@@ -319,6 +331,16 @@ mod tests {
         assert_eq!(of(",2,"), Ok([None, Some(2), None]));
         assert_eq!(of("7,"), Ok([Some(7), None, None]));
         assert!(of("1,2,3,4").is_err() && of("1,x").is_err());
+    }
+
+    #[test]
+    fn sets_name_a_number_several_times_and_lists_do_not() {
+        assert_eq!(cpus("8,0-2, 1,,2-1"), Ok(vec![0, 1, 2, 8]));
+        assert_eq!(cpus(&"0-4095,".repeat(500)).map(|cpus| cpus.len()), Ok(4096));
+        assert!(["", ",", "3-2", "4096", "1-x"].iter().all(|text| cpus(text).is_err()));
+        assert_eq!(nodes("2,0-1"), Ok(vec![2, 0, 1]));
+        assert_eq!(nodes(""), Ok(Vec::new()));
+        assert!(["1,0-1", "0-255,0-255", "256"].iter().all(|text| nodes(text).is_err()));
     }
 
     #[test]
