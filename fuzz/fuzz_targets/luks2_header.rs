@@ -13,8 +13,9 @@ const BINARY_BYTES: usize = 4096;
 const IMAGE_BYTES: usize = 64 << 10;
 
 fuzz_target!(|input: &[u8]| {
-    let mut image = vec![0; IMAGE_BYTES];
-    if input.first() == Some(&b'{') {
+    let is_json = input.first() == Some(&b'{');
+    let mut image = vec![0; if is_json { 2 * HEADER_BYTES } else { IMAGE_BYTES }];
+    if is_json {
         binary(&mut image);
         let len = input.len().min(HEADER_BYTES - BINARY_BYTES);
         image[BINARY_BYTES..BINARY_BYTES + len].copy_from_slice(&input[..len]);
@@ -51,7 +52,7 @@ fn binary(image: &mut [u8]) {
 /// The checksum of the primary header, of the algorithm and over the length that it names itself.
 fn seal(image: &mut [u8]) {
     let named = u64::from_be_bytes(image[8..16].try_into().expect("eight bytes"));
-    let len = usize::try_from(named).unwrap_or(usize::MAX).clamp(BINARY_BYTES, IMAGE_BYTES);
+    let len = usize::try_from(named).unwrap_or(usize::MAX).clamp(BINARY_BYTES, image.len());
     let name = String::from_utf8_lossy(&image[72..104]);
     let hash = HashAlgorithm::parse(name.trim_end_matches('\0')).unwrap_or(HashAlgorithm::Sha256);
     image[448..512].fill(0);

@@ -1,7 +1,7 @@
 //! The header of a TrueCrypt or VeraCrypt volume. The input is the decrypted part without its keys,
-//! and may have two more bytes: the number of a cipher, and a bit for the magic. Magic and checksums
-//! are put right. The key derivation and the search for the cipher are left out: they take most of a
-//! second, and no byte of the header reaches them.
+//! and may have two more bytes: the number of a cipher, and a bit for the magic. Magic and
+//! checksums are put right. The key derivation and the search for the cipher are left out: they
+//! take most of a second, and no byte of the header reaches them.
 #![no_main]
 
 use blockyard_crypt::tcrypt::{PLAIN_LEN_BYTES, Unlocked, VolumeKind};

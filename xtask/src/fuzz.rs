@@ -65,12 +65,9 @@ pub(crate) fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds every target and returns their folder. The target triple is explicit so that build
-/// scripts and macros, which run on the host, are not instrumented.
+/// Builds every target and returns their folder.
 fn build(dir: &Path) -> Result<PathBuf> {
-    let rustc = tools::read(Command::new("rustc").arg("-vV").current_dir(dir))?;
-    let triple = rustc.lines().find_map(|line| line.strip_prefix("host: "));
-    let triple = triple.context("rustc names no host")?;
+    let triple = tools::host_triple()?;
     let target_dir = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => tools::root().join(target).join("fuzz"),
         None => dir.join("target"),
@@ -78,7 +75,7 @@ fn build(dir: &Path) -> Result<PathBuf> {
     let mut build = tools::cargo();
     build.current_dir(dir).env("CARGO_TARGET_DIR", &target_dir);
     build.env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\x1f"));
-    build.args(["build", "--quiet", "--release", "--bins", "--locked", "--target", triple]);
+    build.args(["build", "--quiet", "--release", "--bins", "--locked", "--target", &triple]);
     tools::show(&mut build).context("building the fuzz targets")?;
     Ok(target_dir.join(triple).join("release"))
 }

@@ -60,37 +60,101 @@ pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     cases.finish("growth")
 }
 
-/// Counts of the load.
-#[derive(Default)]
-struct Counts {
+/// Clients that come and go, and counts of what they did.
+pub(crate) struct Load {
+    seed: u64,
     requests: AtomicU64,
     connections: AtomicU64,
     is_over: AtomicBool,
 }
 
+impl Load {
+    pub(crate) fn new(seed: u64) -> Self {
+        let [requests, connections] = [0; 2].map(AtomicU64::new);
+        Self { seed, requests, connections, is_over: AtomicBool::new(false) }
+    }
+
+    /// Loads a server for this time, and repeats what goes on beside it.
+    pub(crate) fn run(
+        &self,
+        server: &Server,
+        time: Duration,
+        mut beside: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        thread::scope(|scope| {
+            let socket = server.socket();
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| scope.spawn(move || self.client(socket, client)))
+                .collect();
+            let start = Instant::now();
+            let mut result = Ok(());
+            while result.is_ok()
+                && start.elapsed() < time
+                && !clients.iter().any(thread::ScopedJoinHandle::is_finished)
+            {
+                result = beside();
+            }
+            self.is_over.store(true, Ordering::Relaxed);
+            let ends = clients.into_iter().try_for_each(|client| {
+                client.join().map_err(|_| anyhow!("a client panicked"))?.context("the load failed")
+            });
+            result.and(ends)
+        })
+    }
+
+    /// Adds its counts.
+    pub(crate) fn count(&self, totals: &mut Totals) {
+        totals.add("requests_served", self.requests.load(Ordering::Relaxed));
+        totals.add("connections", self.connections.load(Ordering::Relaxed));
+    }
+
+    /// Connections of one client, each with some dozens of requests on its own part of the volume.
+    fn client(&self, socket: &Path, client: u64) -> Result<()> {
+        let mut random = Random::new(self.seed ^ client << 56);
+        let mut buffers = 0;
+        while !self.is_over.load(Ordering::Relaxed) {
+            let mut raw = Raw::connect(socket)?;
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            for _ in 0..20 + random.below(100) {
+                request(&mut raw, client, &mut random, &mut buffers)?;
+                self.requests.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request of a client. `buffers` is the number of its writes.
+fn request(raw: &mut Raw, client: u64, random: &mut Random, buffers: &mut u64) -> Result<()> {
+    let sectors = [1, 8, 128, 2048][random.below(4) as usize];
+    let len = 512 * (1 + random.below(sectors));
+    let offset = client * PART_BYTES + random.below(PART_BYTES - len) / 512 * 512;
+    let at = Range { offset, len: u32::try_from(len)? };
+    match random.below(8) {
+        0 => drop(raw.call(TRIM, at, &[])?),
+        1 => drop(raw.call(WRITE_ZEROES, at, &[])?),
+        2 => drop(raw.call(FLUSH, Range { offset: 0, len: 0 }, &[])?),
+        3 | 4 => {
+            *buffers += 1;
+            let bytes = noise(*buffers, len as usize);
+            raw.write(offset, &bytes)?;
+            ensure!(raw.read(offset, at.len)? == bytes, "other bytes at {offset}");
+        }
+        _ => drop(raw.read(offset, at.len)?),
+    }
+    Ok(())
+}
+
 fn watch(server: Server, time: Duration, seed: u64, totals: &mut Totals) -> Result<String> {
     let before = Footprint::of(&server)?;
-    let counts = Counts::default();
+    let load = Load::new(seed);
     let mut samples = Vec::new();
-    thread::scope(|scope| -> Result<()> {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (socket, counts) = (server.socket(), &counts);
-                scope.spawn(move || load(socket, client, seed, counts))
-            })
-            .collect();
-        let start = Instant::now();
-        while start.elapsed() < time && !clients.iter().any(thread::ScopedJoinHandle::is_finished) {
-            thread::sleep(SAMPLE);
-            samples.push(server.process().rss_mib().unwrap_or(0.0));
-        }
-        counts.is_over.store(true, Ordering::Relaxed);
-        clients.into_iter().try_for_each(|client| {
-            client.join().map_err(|_| anyhow!("a client panicked"))?.context("the load failed")
-        })
+    load.run(&server, time, || {
+        thread::sleep(SAMPLE);
+        samples.push(server.process().rss_mib().unwrap_or(0.0));
+        Ok(())
     })?;
-    totals.add("requests_served", counts.requests.into_inner());
-    totals.add("connections", counts.connections.into_inner());
+    load.count(totals);
     before.regained(&server)?;
     ensure!(!server.log().contains("a defect in blockyard"), "{}", server.log());
     server.stop()?;
@@ -109,36 +173,6 @@ fn halves(samples: &[f64]) -> Option<[f64; 2]> {
     let (first, second) = warm.split_at(warm.len() / 2);
     let peak = |part: &[f64]| part.iter().copied().reduce(f64::max);
     Some([peak(first)?, peak(second)?])
-}
-
-/// Connections of one client, each with some dozens of requests on its own part of the volume.
-fn load(socket: &Path, client: u64, seed: u64, counts: &Counts) -> Result<()> {
-    let mut random = Random::new(seed ^ client << 56);
-    let mut buffers = 0;
-    while !counts.is_over.load(Ordering::Relaxed) {
-        let mut raw = Raw::connect(socket)?;
-        counts.connections.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..20 + random.below(100) {
-            let sectors = [1, 8, 128, 2048][random.below(4) as usize];
-            let len = 512 * (1 + random.below(sectors));
-            let offset = client * PART_BYTES + random.below(PART_BYTES - len) / 512 * 512;
-            let at = Range { offset, len: u32::try_from(len)? };
-            match random.below(8) {
-                0 => drop(raw.call(TRIM, at, &[])?),
-                1 => drop(raw.call(WRITE_ZEROES, at, &[])?),
-                2 => drop(raw.call(FLUSH, Range { offset: 0, len: 0 }, &[])?),
-                3 | 4 => {
-                    buffers += 1;
-                    let bytes = noise(buffers, len as usize);
-                    raw.write(offset, &bytes)?;
-                    ensure!(raw.read(offset, at.len)? == bytes, "other bytes at {offset}");
-                }
-                _ => drop(raw.read(offset, at.len)?),
-            }
-            counts.requests.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

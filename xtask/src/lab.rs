@@ -37,8 +37,8 @@ pub(crate) struct Lab {
     disk: TempDir,
     binary: PathBuf,
     drop_privileges: bool,
-    /// Value of `BLOCKYARD_CANARY` for every command.
-    canary: Option<&'static str>,
+    /// Name and value of a variable of the environment for every command.
+    variable: Option<(&'static str, String)>,
 }
 
 impl Lab {
@@ -57,7 +57,7 @@ impl Lab {
             disk,
             binary: dir.path().join("blockyard"),
             drop_privileges: Uid::effective().is_root(),
-            canary: None,
+            variable: None,
             dir,
         };
         // The checkout may be unreadable for other users.
@@ -109,15 +109,20 @@ impl Lab {
     pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = self.unprivileged(&self.binary);
         command.args(words);
-        if let Some(canary) = self.canary {
-            command.env("BLOCKYARD_CANARY", canary);
+        if let Some((name, value)) = &self.variable {
+            command.env(name, value);
         }
         command
     }
 
     /// Activates this planted fault of a binary built with canaries.
     pub(crate) fn plant(&mut self, canary: &'static str) {
-        self.canary = Some(canary);
+        self.set("BLOCKYARD_CANARY", canary);
+    }
+
+    /// Sets a variable of the environment of every command; only one can be set.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
+        self.variable = Some((name, value.into()));
     }
 
     /// Any program as the server's user.

@@ -34,6 +34,7 @@ mod numbers;
 mod powercut;
 mod process;
 mod python;
+mod races;
 mod random;
 mod recipes;
 mod recording;
@@ -94,6 +95,8 @@ enum Command {
     Disconnects(disconnects::Args),
     /// Memory, descriptors and threads of a server under load that comes and goes.
     Growth(growth::Args),
+    /// ThreadSanitizer over the threads of the server: tests, and servers under load.
+    Races(races::Args),
     /// Changed LUKS headers before Blockyard, cryptsetup and QEMU.
     Verdicts(verdicts::Args),
     /// Fail each system call by turns: an error line, and no loss.
@@ -158,6 +161,7 @@ fn run(command: Command, totals: &mut Totals) -> Result<()> {
         Command::Sim(args) => sim::run(&args, totals),
         Command::Disconnects(args) => disconnects::run(&args, totals),
         Command::Growth(args) => growth::run(&args, totals),
+        Command::Races(args) => races::run(&args, totals),
         Command::Verdicts(args) => verdicts::run(&args, totals),
         Command::Syscalls(args) => syscalls::run(&args, totals),
         Command::Powercut(args) => powercut::run(&args, totals),

@@ -118,6 +118,14 @@ fn shown(command: &Command) -> String {
     words[skip..].join(" ")
 }
 
+/// The target triple of this machine. A build for it by name leaves build scripts and macros, which
+/// run during the build, without the flags of the target.
+pub(crate) fn host_triple() -> Result<String> {
+    let rustc = read(Command::new("rustc").arg("-vV").current_dir(root()))?;
+    let triple = rustc.lines().find_map(|line| line.strip_prefix("host: "));
+    triple.map(str::to_owned).context("rustc names no host")
+}
+
 /// The `cargo` that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

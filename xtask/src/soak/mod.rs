@@ -92,6 +92,7 @@ const CAMPAIGNS: &[Campaign] = &[
         2,
         "sim --ranges --seeds 1000000000 --seconds SECONDS --first SEED",
     ),
+    campaign("races", Lane::Crates, 2, "races --if-possible --seconds SECONDS --seed SEED"),
     // The counts are those of `BLOCKYARD_SOAK` in the tests: four ways of access.
     Campaign {
         counts: &[("kills", 2000), ("descriptor_tables", 1_000_000)],
