@@ -38,9 +38,17 @@ const PROFILE: &str = "profile.dev.package.\"*\".opt-level=1";
 /// The command line without the lab, which has no server.
 const PROGRAM: &[&str] = &["--package", "blockyard-cli", "--no-default-features"];
 
-/// Tests that the sanitizer hinders: its own thread, which is in each process, takes no signal, and
-/// so not the limits of the sandbox; and it makes a program slow, so the times of stages differ.
-const SKIPPED: &[&str] = &["sandbox", "elevator_and_its_thread_are_the_queue"];
+/// Tests that the sanitizer hinders. Its own thread, which is in each process, takes no signal, and
+/// so not the limits of the sandbox. A program is slow with it, so the times of stages differ. A
+/// child of a process that serves a FUSE mount to itself hangs: it closes a file of the mount, and
+/// waits for its parent.
+const SKIPPED: &[&str] = &[
+    "sandbox",
+    "threads_lose_new_privileges",
+    "elevator_and_its_thread_are_the_queue",
+    "end_unmounts_no_other_file_system",
+    "random_calls_leave_the_same_bytes",
+];
 
 /// Servers under load: one for each way of a request through the threads.
 const SERVERS: &[&str] = &[
@@ -71,7 +79,7 @@ const COMMANDS: &[&str] = &[
     "resume control",
     "limit control --iops-limit 20000",
     "limit control --none",
-    "trace record control --output trace --for 100ms",
+    "trace record control --output trace --force --for 100ms",
     "top control --once --json",
 ];
 

@@ -291,3 +291,27 @@ fn unsuitable_targets_are_refused_with_their_reason() {
     assert!(refusal(Path::new("/proc")).contains("mounted here already"));
     assert!(matches!(Target::check(&path("full/file")).unwrap(), Target::File(_)));
 }
+
+/// FUSE does not say whether its locks are the disk's. Here they are not.
+#[test]
+fn header_in_a_file_of_fuse_is_written_by_one_program_at_a_time() {
+    let Some(mounted) = Mounted::new("/dev/shm", false) else { return };
+    let open = || DeviceFile::open(&mounted.path, Access::ReadWrite, false).unwrap();
+    let other = mounted.open();
+    other.try_lock().unwrap();
+    let device = open();
+    assert!(matches!(device.lock_header(), Err(Error::HeaderLocked { .. })));
+    drop(device.lock_header_to_read().expect("a lock like this may be the volume's own"));
+    other.unlock().unwrap();
+    let lock = device.lock_header_to_read().unwrap();
+    assert!(other.try_lock().is_err(), "the header is being read");
+    drop(lock);
+    other.try_lock().unwrap();
+    other.unlock().unwrap();
+    drop(device.lock_header().unwrap());
+    assert!(other.try_lock_shared().is_err(), "the device is open");
+    drop(device);
+    other.try_lock().unwrap();
+    drop((other, open().lock_header_to_read().unwrap()));
+    mounted.mount.end().unwrap();
+}

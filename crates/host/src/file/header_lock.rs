@@ -7,9 +7,9 @@
 //! the folder, `flock` on the device itself keeps out other programs of ours, and not cryptsetup.
 //! cryptsetup does not see the OFD lock of an open volume.
 //!
-//! On NFS and on most file systems of FUSE and SMB, `flock` locks all bytes of the file for the same
-//! owner as the OFD lock does ([`is_lock_of_bytes`]). There it conflicts with the OFD lock of another
-//! open file, and its release would release the OFD lock of its own one.
+//! On some file systems `flock` may lock all bytes of the file, for the same owner as the OFD lock
+//! does ([`may_lock_bytes`]). Then it conflicts with the OFD lock of another open file, it changes the
+//! OFD lock of its own one, and its release would release that.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -40,6 +40,14 @@ struct Held {
     file: File,
     /// Lock file of a device, removed with the lock.
     lock_file: Option<PathBuf>,
+    /// The lock ends with the last descriptor of the open file, not with this value.
+    stays: bool,
+}
+
+impl Held {
+    fn of(file: File) -> Self {
+        Self { file, lock_file: None, stays: false }
+    }
 }
 
 impl Drop for Held {
@@ -52,7 +60,9 @@ impl Drop for Held {
         {
             let _ = fs::remove_file(path);
         }
-        let _ = flock(&self.file, FlockOperation::Unlock);
+        if !self.stays {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -71,11 +81,10 @@ impl HeaderLock {
     /// # Errors
     /// Another program writes the header.
     pub fn to_read(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
-        if is_lock_of_bytes(file) {
-            return Self::none();
-        }
         match Self::new(file, path, start_bytes, Purpose::Reading) {
             Err(Error::Io { .. }) => Self::none(),
+            // Perhaps it is the lock of a served volume.
+            Err(Error::HeaderLocked { .. }) if may_lock_bytes(file) => Self::none(),
             outcome => outcome,
         }
     }
@@ -88,6 +97,14 @@ impl HeaderLock {
     /// Another program holds the lock.
     pub fn to_write(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
         Self::new(file, path, start_bytes, Purpose::Writing)
+    }
+
+    /// Takes the lock for reading on another open file, if that is possible beside the lock of this
+    /// program's device.
+    fn beside(path: &Path) -> Self {
+        let shared = |file: &File| flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+        let held = File::open(path).ok().filter(shared).map(Held::of);
+        Self { held: held.into_iter().collect(), warning: None }
     }
 
     fn none() -> Result<Self, Error> {
@@ -105,7 +122,7 @@ impl HeaderLock {
             // An own descriptor: the lock belongs to an open file and is released with it.
             let file = file.try_clone().map_err(failed)?;
             lock_patiently(&file, purpose).map_err(failed)?;
-            lock.held.push(Held { file, lock_file: None });
+            lock.held.push(Held::of(file));
             return Ok(lock);
         }
         let device = metadata.rdev();
@@ -118,9 +135,11 @@ impl HeaderLock {
                 held => lock.held.push(held.map_err(failed)?),
             }
         }
-        if let Some(Ok(file)) = sysfs::under_loop(device).map(|under| File::open(under.path)) {
+        let under = sysfs::under_loop(device).and_then(|under| File::open(under.path).ok());
+        // The OFD lock of a device's user is also on the file under it.
+        if let Some(file) = under.filter(|file| !may_lock_bytes(file)) {
             lock_patiently(&file, purpose).map_err(failed)?;
-            lock.held.push(Held { file, lock_file: None });
+            lock.held.push(Held::of(file));
         }
         Ok(lock)
     }
@@ -143,7 +162,7 @@ impl HeaderLock {
                 ));
                 let file = file.try_clone()?;
                 lock_patiently(&file, purpose)?;
-                Held { file, lock_file: None }
+                Held::of(file)
             }
             outcome => outcome?,
         };
@@ -160,16 +179,17 @@ impl HeaderLock {
 
 impl DeviceFile {
     /// Takes cryptsetup's lock for writing the header of this device; waits up to a second. A
-    /// remote disk has none. Where both are one lock, that of the open device is also for its
-    /// header.
+    /// remote disk has none. Where it may be one lock with that of the device, it is held until the
+    /// device is closed.
     ///
     /// # Errors
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
-        let file = self.local().filter(|file| !is_lock_of_bytes(file));
-        file.map_or_else(HeaderLock::none, |file| {
-            HeaderLock::to_write(file, &self.path, self.start_bytes())
-        })
+        let Some(file) = self.local() else { return HeaderLock::none() };
+        let mut lock = HeaderLock::to_write(file, &self.path, self.start_bytes())?;
+        let stays = may_lock_bytes(file);
+        lock.held.iter_mut().for_each(|held| held.stays = stays);
+        Ok(lock)
     }
 
     /// Like [`HeaderLock::to_read`], for this device.
@@ -177,16 +197,18 @@ impl DeviceFile {
     /// # Errors
     /// Another program writes the header.
     pub fn lock_header_to_read(&self) -> Result<HeaderLock, Error> {
-        self.local().map_or_else(HeaderLock::none, |file| {
-            HeaderLock::to_read(file, &self.path, self.start_bytes())
-        })
+        match self.local() {
+            None => HeaderLock::none(),
+            Some(file) if may_lock_bytes(file) => Ok(HeaderLock::beside(&self.path)),
+            Some(file) => HeaderLock::to_read(file, &self.path, self.start_bytes()),
+        }
     }
 }
 
-/// Whether `flock` is a lock of bytes on the file system of this file, as `fcntl` takes them: NFS
-/// (`fs/nfs/file.c`), FUSE, if its program passes locks on (`fs/fuse/file.c`), SMB
+/// Whether `flock` may be a lock of bytes on the file system of this file, as `fcntl` takes them: NFS
+/// (`fs/nfs/file.c`), FUSE, if its program passes locks on as GlusterFS does (`fs/fuse/file.c`), SMB
 /// (`fs/smb/client/file.c`) and 9p (`fs/9p/vfs_file.c`). Numbers of `linux/magic.h`.
-fn is_lock_of_bytes(file: &File) -> bool {
+fn may_lock_bytes(file: &File) -> bool {
     const NFS: u64 = 0x6969;
     const FUSE: u64 = 0x6573_5546;
     const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
@@ -235,7 +257,7 @@ fn lock_device(folder: &Path, device: u64, purpose: Purpose) -> io::Result<Held>
         lock_patiently(&file, purpose)?;
         // The previous holder may have removed the file; then this lock protects nothing.
         if is_same_file(&file, &path) {
-            return Ok(Held { file, lock_file: Some(path) });
+            return Ok(Held { file, lock_file: Some(path), stays: false });
         }
     }
 }
