@@ -317,6 +317,13 @@ impl Executor {
         self.workers.as_ref().expect("the volume has workers").again()
     }
 
+    /// Counts the CPUs of the workers again, if the number is old.
+    pub(crate) fn count_cpus(&self) {
+        if let Some(workers) = &self.workers {
+            workers.count_cpus(stages::now());
+        }
+    }
+
     /// Waits a moment for workers without sleep; returns whether there are completions.
     pub(crate) fn spin(&self) -> bool {
         self.handed_over.to_workers > 0 && self.handed_over.spin()

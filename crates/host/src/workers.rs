@@ -279,6 +279,11 @@ impl HandOver {
         self.workers.busy()
     }
 
+    /// See [`Workers::count_cpus`].
+    pub(crate) fn count_cpus(&self, now: Nanos) {
+        self.workers.count_cpus(now);
+    }
+
     /// The one of the same lane.
     #[cfg(test)]
     pub(crate) fn again(&self) -> Self {

@@ -104,9 +104,7 @@ impl Driver {
         if self.turn().is_some_and(Turn::sleep) {
             self.look_at_turn();
         }
-        if let Some(watch) = &self.watch {
-            watch.workers.count_cpus(now());
-        }
+        self.executor.count_cpus();
     }
 
     fn turn(&mut self) -> Option<&mut Turn> {

@@ -159,22 +159,22 @@ impl Pool {
             submitters: AtomicUsize::new(0),
             users: Mutex::default(),
         };
-        pool.grow();
+        pool.grow(None);
         pool.id = take_lowest(&mut numbers_of_pools());
         pool
     }
 
-    /// Starts the unbound threads that are missing.
-    fn grow(&self) {
+    /// Starts the unbound threads that are missing, on these CPUs if given.
+    fn grow(&self, cpus: Option<&[u16]>) {
         let wanted = self.wanted();
         if self.unbound_threads() >= wanted {
             return;
         }
-        let cpus = self.first_thread().map(cpus::allowed_of);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for number in self.unbound_threads()..wanted {
             let name = format!("crypt/u:{number}");
-            let Some(thread) = spawn(name, cpus.clone(), &self.unbound, &self.numbers) else {
+            let Some(thread) = spawn(name, cpus.map(<[u16]>::to_vec), &self.unbound, &self.numbers)
+            else {
                 if !self.has_been_refused.swap(true, Ordering::Relaxed) {
                     Event::new(Kind::Warning).say(format_args!(
                         "the system has started {number} of {wanted} cipher workers; see to its \
@@ -202,7 +202,9 @@ impl Pool {
     /// The running pool with this configuration, or a new one.
     pub(super) fn shared(config: WorkerConfig) -> Arc<Self> {
         let key = Key { config, cpus: cpus::allowed(), process: std::process::id() };
-        if let Some(pool) = running().find(&key) {
+        let found = running().find(&key);
+        if let Some(pool) = found {
+            pool.count_cpus(stages::now());
             return pool;
         }
         // Without the lock: a child after `fork` would wait for it forever.
@@ -230,7 +232,8 @@ impl Pool {
         }
         let count = || cpus::parallelism_of(self.first_thread().unwrap_or_default());
         if self.cpus.count_again(now, count) {
-            self.grow();
+            // The submitter that counts may be pinned.
+            self.grow(self.first_thread().map(cpus::allowed_of).as_deref());
         }
     }
 
@@ -473,6 +476,24 @@ mod tests {
             assert!(come().into_iter().all(|number| placed(number) == all));
         };
         std::thread::spawn(grows).join().unwrap();
+    }
+
+    #[test]
+    fn unbound_workers_beside_bound_ones_run_on_all_cpus() {
+        let all = cpus::allowed();
+        let config = WorkerConfig { unbound: Unbound::Number(2), bound: true };
+        let pool = Pool::start(config, &all);
+        while pool.numbers.lock().unwrap().len() < all.len() + 2 {
+            std::thread::yield_now();
+        }
+        let queues = || pool.bound.iter().map(|(_, queue)| queue).chain([&pool.unbound]);
+        while queues().map(|queue| queue.sleeping()).sum::<usize>() < all.len() + 2 {
+            std::thread::yield_now();
+        }
+        let numbers = pool.numbers.lock().unwrap();
+        let placed = numbers.iter().map(|number| cpus::allowed_of(*number as libc::pid_t));
+        let unpinned = placed.filter(|cpus| *cpus == all).count();
+        assert_eq!(unpinned, if all.len() == 1 { 3 } else { 2 });
     }
 
     #[test]

@@ -52,7 +52,8 @@ struct InFlight(AtomicU64);
 #[repr(align(128))]
 struct Lane {
     jobs: Mutex<Jobs>,
-    /// Number of waiting jobs. Changed under the lock, so by a plain store.
+    /// Number of waiting jobs. Changed under the lock, so by a plain store; a look without the lock
+    /// may miss a job.
     waiting: AtomicUsize,
 }
 
@@ -113,27 +114,35 @@ impl Jobs {
 }
 
 impl Lane {
-    fn has_job(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
+    /// Whether a job waits, as far as this thread can see.
+    fn shows_job(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Adds a job. Returns the bytes that wait with it.
-    fn put(&self, user: usize, job: Job) -> u64 {
+    /// Whether a job waits.
+    fn has_job(&self) -> bool {
+        let _jobs = self.lock();
+        self.shows_job()
+    }
+
+    /// Adds a job. Returns the bytes that wait with it, if a sleeper is to be woken up.
+    fn put(&self, user: usize, job: Job, sleepers: &Sleepers) -> Option<u64> {
+        let wake = job.wake;
         let mut jobs = self.lock();
         jobs.push(user, job);
-        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
-        jobs.bytes
+        self.waiting.store(self.waiting.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        sleepers.is_due(wake, jobs.bytes).then_some(jobs.bytes)
     }
 
     /// Takes a job, and the bytes that still wait, if a job does.
     fn take(&self, pop: impl FnOnce(&mut Jobs) -> Option<Job>) -> Option<(Job, Option<u64>)> {
-        if !self.has_job() {
+        if !self.shows_job() {
             return None;
         }
         let mut jobs = self.lock();
         let job = pop(&mut jobs)?;
         let waiting = self.waiting.load(Ordering::Relaxed) - 1;
-        self.waiting.store(waiting, Ordering::SeqCst);
+        self.waiting.store(waiting, Ordering::Relaxed);
         Some((job, (waiting > 0).then_some(jobs.bytes)))
     }
 
@@ -169,8 +178,9 @@ impl Queue {
     pub(super) fn put(&self, lane: usize, user: usize, job: Job) {
         self.in_flight.0.fetch_add(u64::from(job.len_bytes), Ordering::Relaxed);
         let wake = job.wake;
-        let bytes = self.lanes[lane].put(user, job);
-        self.sleepers.wake(wake, bytes);
+        if let Some(bytes) = self.lanes[lane].put(user, job, &self.sleepers) {
+            self.sleepers.wake(wake, bytes);
+        }
     }
 
     /// Runs a job that waits for no worker.
@@ -210,8 +220,8 @@ impl Queue {
                 self.run_timed(job, &mut task);
                 continue;
             }
-            let Slept::Awake { since, came } = self.sleepers.sleep(awake_since, || self.has_job())
-            else {
+            let has_job = || self.lanes.iter().any(Lane::has_job);
+            let Slept::Awake { since, came } = self.sleepers.sleep(awake_since, has_job) else {
                 return;
             };
             awake_since = since;
@@ -229,7 +239,9 @@ impl Queue {
         for number in numbers {
             if let Some((job, bytes_left)) = self.lanes[number].take(Jobs::pop) {
                 *lane = number;
-                if let Some(bytes) = bytes_left {
+                if let Some(bytes) =
+                    bytes_left.filter(|&bytes| self.sleepers.is_due(job.wake, bytes))
+                {
                     self.sleepers.wake(job.wake, bytes);
                 }
                 return Some(job);
@@ -238,8 +250,9 @@ impl Queue {
         None
     }
 
-    fn has_job(&self) -> bool {
-        self.lanes.iter().any(Lane::has_job)
+    /// Whether a job waits, as far as this thread can see.
+    fn shows_job(&self) -> bool {
+        self.lanes.iter().any(Lane::shows_job)
     }
 
     /// Runs a job; after a batch, waits a moment for the next.
@@ -251,7 +264,7 @@ impl Queue {
         job.run(task, &self.in_flight.0);
         let ended = now();
         self.note(ended.since(begun), ended);
-        if !self.has_job() {
+        if !self.shows_job() {
             self.sleepers.spinning(|| self.spin());
         }
     }
@@ -259,7 +272,7 @@ impl Queue {
     /// Waits a moment for a job without sleep.
     fn spin(&self) {
         let until = now() + spin_time();
-        while !self.has_job() && now() < until {
+        while !self.shows_job() && now() < until {
             std::hint::spin_loop();
         }
     }
@@ -340,7 +353,8 @@ mod tests {
     #[test]
     fn job_that_leaves_others_in_its_lane_asks_for_a_worker_and_the_last_one_does_not() {
         let lane = Lane::default();
-        assert_eq!([lane.put(0, job(1)), lane.put(3, job(20))], [1, 21]);
+        let nobody = Sleepers::default();
+        assert_eq!([lane.put(0, job(1), &nobody), lane.put(3, job(20), &nobody)], [None, None]);
         let take = || lane.take(Jobs::pop).map(|(job, left)| (job.len_bytes, left));
         assert_eq!([take(), take(), take()], [Some((1, Some(20))), Some((20, None)), None]);
     }

@@ -1,9 +1,10 @@
 //! The workers of a queue that have nothing to do: their sleep, their wake-ups, and the time that
 //! all of them have worked.
 //!
-//! A job may come while a worker falls asleep. So the worker counts as a sleeper first, and then
-//! looks for jobs once more; a submitter shows its job first, and then looks for sleepers. All four
-//! steps are `SeqCst`, so one of the two sees the other.
+//! A job may come while a worker falls asleep. So a submitter adds it and looks for sleepers in one
+//! critical section of its lane; and a worker counts as a sleeper first, and then locks each lane to
+//! look once more. If its lock comes later, it sees the job; if it comes earlier, the submitter sees
+//! the sleeper. The other counters change before that look, and so need no order of their own.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -76,10 +77,11 @@ impl Sleepers {
     }
 
     /// Sleeps until there may be a job, unless there is one or all has ended. The worker is awake
-    /// since then.
+    /// since then. `has_job` locks the lanes.
     pub(super) fn sleep(&self, since: Nanos, has_job: impl Fn() -> bool) -> Slept {
         let mut state = self.lock();
-        self.count.fetch_add(1, Ordering::SeqCst);
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count + 1, Ordering::Relaxed);
         let slept = if has_job() {
             Slept::Awake { since, came: None }
         } else if state.stopping {
@@ -88,30 +90,31 @@ impl Sleepers {
             state.falls_asleep(since);
             state = self.wake_up.wait(state).unwrap_or_else(PoisonError::into_inner);
             let since = state.awakes();
-            self.is_called.store(false, Ordering::SeqCst);
+            self.is_called.store(false, Ordering::Relaxed);
             let came = state.called.take().map(|called| (since.since(called), since));
             Slept::Awake { since, came }
         };
-        self.count.fetch_sub(1, Ordering::SeqCst);
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count - 1, Ordering::Relaxed);
         slept
     }
 
-    /// Wakes a sleeper up, if that is due for a job with this wish in a lane with so many bytes.
+    /// Whether a sleeper is to be woken up for a job with this wish, in a lane with so many bytes. A
+    /// submitter asks while it holds the lock of the lane.
+    pub(super) fn is_due(&self, wake: WakeUp, bytes: u64) -> bool {
+        let spinning = self.spinning.load(Ordering::Relaxed);
+        let is_called = self.is_called.load(Ordering::Relaxed);
+        let has_sleeper = self.count.load(Ordering::Relaxed) > 0;
+        has_sleeper && wake.is_due(Waiting { bytes, spinning, is_called })
+    }
+
+    /// Wakes a sleeper up, after [`Sleepers::is_due`] and without the lock of the lane.
     pub(super) fn wake(&self, wake: WakeUp, bytes: u64) {
-        let is_due = || {
-            let spinning = self.spinning.load(Ordering::SeqCst);
-            let is_called = self.is_called.load(Ordering::SeqCst);
-            let has_sleeper = self.count.load(Ordering::SeqCst) > 0;
-            has_sleeper && wake.is_due(Waiting { bytes, spinning, is_called })
-        };
-        if !is_due() {
-            return;
-        }
         let mut state = self.lock();
         // Another submitter may have called it in the meantime.
-        if is_due() {
+        if self.is_due(wake, bytes) {
             state.called.get_or_insert_with(now);
-            self.is_called.store(true, Ordering::SeqCst);
+            self.is_called.store(true, Ordering::Relaxed);
             drop(state);
             self.wake_up.notify_one();
         }
@@ -119,9 +122,9 @@ impl Sleepers {
 
     /// Runs `spin` as a worker that looks for jobs.
     pub(super) fn spinning(&self, spin: impl FnOnce()) {
-        self.spinning.fetch_add(1, Ordering::SeqCst);
+        self.spinning.fetch_add(1, Ordering::Relaxed);
         spin();
-        self.spinning.fetch_sub(1, Ordering::SeqCst);
+        self.spinning.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Ends the workers when no jobs wait any more.
@@ -141,7 +144,7 @@ impl Sleepers {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         let _state = self.lock();
-        self.count.load(Ordering::SeqCst)
+        self.count.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -162,7 +165,9 @@ mod tests {
 
     /// Whether a worker is called for this.
     fn calls(sleepers: &Sleepers, wake: WakeUp, bytes: u64) -> bool {
-        sleepers.wake(wake, bytes);
+        if sleepers.is_due(wake, bytes) {
+            sleepers.wake(wake, bytes);
+        }
         sleepers.lock().called.take().is_some()
     }
 
@@ -187,7 +192,7 @@ mod tests {
         let since = sleepers.begin();
         let comes = || {
             // The submitter has shown its job, and looks for sleepers.
-            assert_eq!(sleepers.count.load(Ordering::SeqCst), 1);
+            assert_eq!(sleepers.count.load(Ordering::Relaxed), 1);
             true
         };
         let Slept::Awake { since: still, came: None } = sleepers.sleep(since, comes) else {
