@@ -8,8 +8,8 @@
 //! cryptsetup does not see the OFD lock of an open volume.
 //!
 //! On some file systems `flock` may lock all bytes of the file, for the same owner as the OFD lock
-//! does ([`may_lock_bytes`]). Then it conflicts with the OFD lock of another open file, it changes the
-//! OFD lock of its own one, and its release would release that.
+//! does ([`may_lock_bytes`]). Then it conflicts with the OFD lock of another open file, it changes
+//! the OFD lock of its own one, and its release would release that.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -205,9 +205,10 @@ impl DeviceFile {
     }
 }
 
-/// Whether `flock` may be a lock of bytes on the file system of this file, as `fcntl` takes them: NFS
-/// (`fs/nfs/file.c`), FUSE, if its program passes locks on as GlusterFS does (`fs/fuse/file.c`), SMB
-/// (`fs/smb/client/file.c`) and 9p (`fs/9p/vfs_file.c`). Numbers of `linux/magic.h`.
+/// Whether `flock` may be a lock of bytes on the file system of this file, as `fcntl` takes them:
+/// NFS (`fs/nfs/file.c`), FUSE, if its program passes locks on as GlusterFS does
+/// (`fs/fuse/file.c`), SMB (`fs/smb/client/file.c`) and 9p (`fs/9p/vfs_file.c`). Numbers of
+/// `linux/magic.h`.
 fn may_lock_bytes(file: &File) -> bool {
     const NFS: u64 = 0x6969;
     const FUSE: u64 = 0x6573_5546;

@@ -167,9 +167,6 @@ impl Pool {
     /// Starts the unbound threads that are missing, on these CPUs if given.
     fn grow(&self, cpus: Option<&[u16]>) {
         let wanted = self.wanted();
-        if self.unbound_threads() >= wanted {
-            return;
-        }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for number in self.unbound_threads()..wanted {
             let name = format!("crypt/u:{number}");
@@ -231,7 +228,7 @@ impl Pool {
             return;
         }
         let count = || cpus::parallelism_of(self.first_thread().unwrap_or_default());
-        if self.cpus.count_again(now, count) {
+        if self.cpus.count_again(now, count) && self.unbound_threads() < self.wanted() {
             // The submitter that counts may be pinned.
             self.grow(self.first_thread().map(cpus::allowed_of).as_deref());
         }

@@ -1,10 +1,11 @@
 //! The workers of a queue that have nothing to do: their sleep, their wake-ups, and the time that
 //! all of them have worked.
 //!
-//! A job may come while a worker falls asleep. So a submitter adds it and looks for sleepers in one
-//! critical section of its lane; and a worker counts as a sleeper first, and then locks each lane to
-//! look once more. If its lock comes later, it sees the job; if it comes earlier, the submitter sees
-//! the sleeper. The other counters change before that look, and so need no order of their own.
+//! A job may come while a worker falls asleep. So a submitter adds it and looks for sleepers in
+//! one critical section of its lane; and a worker counts as a sleeper first, and then locks each
+//! lane to look once more. If its lock comes later, it sees the job; if it comes earlier, the
+//! submitter sees the sleeper. The other counters change before that look, and so need no order of
+//! their own.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -99,8 +100,8 @@ impl Sleepers {
         slept
     }
 
-    /// Whether a sleeper is to be woken up for a job with this wish, in a lane with so many bytes. A
-    /// submitter asks while it holds the lock of the lane.
+    /// Whether a sleeper is to be woken up for a job with this wish, in a lane with so many bytes.
+    /// A submitter asks while it holds the lock of the lane.
     pub(super) fn is_due(&self, wake: WakeUp, bytes: u64) -> bool {
         let spinning = self.spinning.load(Ordering::Relaxed);
         let is_called = self.is_called.load(Ordering::Relaxed);

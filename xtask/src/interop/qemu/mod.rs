@@ -196,8 +196,8 @@ fn ublk(lab: &Lab, program: &Program) -> Result<String> {
     Ok(format!("{parts}; dump reads what the guest read"))
 }
 
-/// Our server on chosen nodes and CPUs of a machine that has several, and with CPUs and a quota that
-/// change.
+/// Our server on chosen nodes and CPUs of a machine that has several, and with CPUs and a quota
+/// that change.
 fn cpus(lab: &Lab, program: &Program) -> Result<String> {
     let recipe = Recipe { name: "qemu-cpus", maker: Maker::Blockyard, options: "" };
     let volume = recipe.make(lab)?;
