@@ -49,12 +49,12 @@ pages() {
     awk -v node="N$1=" '/anon=/ { for (i = 1; i <= NF; i++) if (index($i, node) == 1) sum += substr($i, 4) }
         END { print sum + 0 }' /proc/$server/numa_maps
 }
-# Pages from before the choice of the node stay: a megabyte.
+# Pages from before the choice of the node stay: 1.4 MiB.
 has_memory_on() {
     here=$(pages $1)
     there=$(pages $((1 - $1)))
     echo "$here pages on node $1, $there on the other one"
-    [ "$here" -gt $((2 * there)) ]
+    [ "$here" -gt "$there" ] && [ "$there" -lt 512 ]
 }
 workers() { [ "$(grep -l '^crypt/u' /proc/$server/task/*/comm | wc -l)" = $1 ]; }
 
