@@ -101,7 +101,7 @@ struct Reader<'a> {
     in_job: bool,
 }
 
-/// What options of all sections need.
+/// State for the options of all sections: the facts about the volume, and the ignored options.
 struct Options<'a> {
     surroundings: &'a Surroundings<'a>,
     ignored: Vec<Ignored>,

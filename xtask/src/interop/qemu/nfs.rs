@@ -27,7 +27,8 @@ pub(super) fn run(lab: &Lab, program: &Program) -> Result<String> {
     let mut client = start(lab, &program, "nfs", "nfs.sh", "server=on", &[])?;
     let server = export(lab, &program, "nfs-server", &image)?;
     let before = client.wait_for_passes(PASSES)?;
-    // What the machine has not flushed is lost. Without it, each writer may end one pass.
+    // A kill loses the unflushed writes of the exporting machine. While that machine is away, each
+    // writer may still end the pass that it has begun.
     drop(server);
     let mut server = export(lab, &program, "nfs-restarted", &image)?;
     let passes = client.wait_for_passes(before + 2 * PASSES)?;
