@@ -359,6 +359,8 @@ mod tests {
     fn pool_that_lacks_threads_is_not_shared_and_the_next_volume_tries_again() {
         let name = "pool_that_lacks_threads_is_not_shared_and_the_next_volume_tries_again";
         if let Some(alone) = run_alone(module_path!(), name) {
+            let said = String::from_utf8_lossy(&alone.stderr);
+            assert!(said.contains("has started 1 of 2 cipher workers"), "{said}");
             return assert_passed(&alone);
         }
         let before = getrlimit(Resource::As);
