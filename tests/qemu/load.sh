@@ -1,8 +1,9 @@
 # Runs in the guest: four writers load $disk (else /dev/vda) until the console says "stop". Each rewrites its own MiB,
 # with many requests in flight, and reads it back past the page cache. It prints "@ round PART ROUND" after each pass, and
 # in the end "@ disk read SHA256" of the whole disk, or "@ disk failed WHY".
-# At "keep" it reads 16 MiB more into the page cache and says "@ kept": memory that only the disk has written. In the end
-# these pages must still be right.
+# At "busy" it rewrites 2 MiB of memory all the time, until "keep": a migration does not end meanwhile, also if the disk
+# stalls. At "keep" it reads 16 MiB more into the page cache and says "@ kept": memory that only the disk has written. In
+# the end these pages must still be right.
 disk=${disk:-/dev/vda}
 blocks=256
 
@@ -30,6 +31,7 @@ kept_mib() { dd if="$disk" bs=1M skip=$((8 + $1)) count=1 status=none; }
 each_mib() { for mib in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do "$1" "$mib" || return; done; }
 write_kept() { dd if=kernel.noise of="$disk" bs=1M seek=$((8 + $1)) oflag=direct conv=notrunc status=none; }
 read_kept() { kept_mib "$1" >/dev/null; }
+rewrite_memory() { while [ ! -e /run/is_kept ]; do dd if=/run/source of=/run/busy bs=1M conv=notrunc status=none; done; }
 check_kept() { kept_mib "$1" | cmp - kernel.noise 2>&1; }
 
 cat kernel.noise kernel.noise >/run/source
@@ -42,7 +44,10 @@ for part in 0 1 2 3; do
     writers="$writers $!"
 done
 while read -r line && [ "$line" != stop ]; do
-    [ "$line" != keep ] || { each_mib read_kept && echo "@ kept"; }
+    case $line in
+    busy) rewrite_memory & ;;
+    keep) each_mib read_kept && echo "@ kept" && touch /run/is_kept ;;
+    esac
 done
 touch /run/stop
 # A script that reads this one has other children.

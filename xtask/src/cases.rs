@@ -76,12 +76,14 @@ impl Cases {
         let _ = std::io::stdout().flush();
     }
 
-    /// Prints the sum; fails if a case failed or none ran.
+    /// Prints the sum; fails if a case failed or none ran. The error has the reasons again: CI
+    /// shows the end of a part's output, and hundreds of cases may be behind the failed one.
     pub(crate) fn finish(self, what: &str) -> Result<()> {
         println!("{what}: {} passed, {} failed", self.passed, self.failed.len());
         if !self.failed.is_empty() {
-            let names: Vec<_> = self.failed.iter().map(|(name, _)| name.as_str()).collect();
-            bail!("{what}: failed: {}", names.join(", "));
+            let failed =
+                self.failed.iter().map(|(name, why)| format!("{name}: {}", why.trim_end()));
+            bail!("{what}: failed:\n{}", failed.collect::<Vec<_>>().join("\n"));
         }
         if self.passed == 0 {
             bail!("{what}: no case of that name");

@@ -158,8 +158,9 @@ fn migration(lab: &Lab, program: &Program) -> Result<String> {
 /// Moves the machine; returns QEMU's figures. When all memory has been copied once, the disk fills
 /// pages of the guest: only the log of the server tells QEMU to copy these again.
 fn migrate(source: &mut Guest, way: &str) -> Result<String> {
+    source.say("busy")?;
     let mut qmp = source.qmp()?;
-    // A busy guest never meets this limit.
+    // A busy guest never meets this limit. Without the word, a guest whose disk stalls does.
     let limits = json!({"max-bandwidth": 32 << 20, "downtime-limit": 1});
     qmp.execute("migrate-set-parameters", &limits)?;
     qmp.execute("migrate", &json!({"uri": way}))?;
