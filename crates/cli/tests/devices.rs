@@ -180,3 +180,35 @@ fn file_of_a_loop_device_and_the_device_have_one_writer() {
     lab.refused(&["load", disk, "-d", "pass", "-i", "data", "--allow-short"], 5);
     assert!(lab.read("image") == before);
 }
+
+/// Beside the lock of the device, which another name of its disk does not have.
+#[test]
+fn header_of_a_loop_device_on_a_file_of_fuse_has_one_writer() {
+    let lab = Lab::new();
+    let cheap = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    lab.ok(&[&["format", "outer", "--size", "20M", "-d", "pass"][..], &cheap].concat());
+    fs::create_dir(lab.path("dir")).unwrap();
+    if !lab.run(&["mount", "outer", "dir", "--as-file", "-d", "pass"]).status.success() {
+        println!("skipped, because this machine refuses FUSE");
+        return;
+    }
+    if let Some(device) = LoopDevice::attach(&lab.path("dir/outer")) {
+        let disk = device.path.to_str().unwrap();
+        let format = [&["format", disk, "-q", "-d", "pass"][..], &SMALL].concat();
+        lab.ok(&format);
+        let label = ["header", "label", disk, "--label", "home"];
+        let other = File::options().read(true).write(true).open(lab.path("dir/outer")).unwrap();
+        other.try_lock().unwrap();
+        for words in [&label[..], &format] {
+            let said = lab.refused(words, 5);
+            assert!(said.contains("the lock of the LUKS header"), "{words:?}: {said}");
+        }
+        lab.ok(&["key", "list", disk]);
+        other.unlock().unwrap();
+        let server = lab.serve(&[disk, "-d", "pass", "--socket", "s"]);
+        lab.ok(&label);
+        drop(server);
+        lab.ok(&format);
+    }
+    lab.ok(&["umount", "dir"]);
+}

@@ -38,8 +38,8 @@ pub(crate) struct SchedulingArgs {
 
     /// Placement of ciphers, and submitter of encrypted writes (default adaptive)
     ///
-    /// For comparisons: dm-crypt's variants of 2013 and 2015, and Linux's present choice; see
-    /// docs/pipelines.md.
+    /// For comparisons: dm-crypt's variants of 2013 and 2015, Linux's present choice, and any other
+    /// by its fields, such as `place=any,submit=thread,sort=on`; see docs/pipelines.md.
     #[arg(long, value_name = "NAME", value_parser = PipelineParser)]
     pipeline: Option<PipelineChoice>,
 

@@ -112,8 +112,8 @@ pub(crate) fn run(command: &TlsCommand) -> Result<(), Failure> {
             let dir = args.dir.display();
             print(&format!(
                 "{dir}: a CA, and a server's certificate for {}\n\
-                 next: blockyard serve VOLUME --listen HOST --tls-certificates {dir}; copy \
-                 ca-cert.pem to the clients\n",
+                 next: blockyard tls add-client {dir} NAME, and blockyard serve VOLUME --listen \
+                 HOST --tls-certificates {dir} --tls-verify-peer\n",
                 printable(&args.hosts.join(", "))
             ))
         }

@@ -81,7 +81,16 @@ impl HeaderLock {
     /// # Errors
     /// Another program writes the header.
     pub fn to_read(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
-        match Self::new(file, path, start_bytes, Purpose::Reading) {
+        Self::reading(file, path, start_bytes, None)
+    }
+
+    fn reading(
+        file: &File,
+        path: &Path,
+        start_bytes: u64,
+        under: Option<&File>,
+    ) -> Result<Self, Error> {
+        match Self::new(file, path, start_bytes, Purpose::Reading, under) {
             Err(Error::Io { .. }) => Self::none(),
             // Perhaps it is the lock of a served volume.
             Err(Error::HeaderLocked { .. }) if may_lock_bytes(file) => Self::none(),
@@ -96,7 +105,7 @@ impl HeaderLock {
     /// # Errors
     /// Another program holds the lock.
     pub fn to_write(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
-        Self::new(file, path, start_bytes, Purpose::Writing)
+        Self::new(file, path, start_bytes, Purpose::Writing, None)
     }
 
     /// Takes the lock for reading on another open file, if that is possible beside the lock of this
@@ -111,7 +120,14 @@ impl HeaderLock {
         Ok(Self { held: Vec::new(), warning: None })
     }
 
-    fn new(file: &File, path: &Path, start_bytes: u64, purpose: Purpose) -> Result<Self, Error> {
+    /// `under`: the locked open file under a loop device that this program uses.
+    fn new(
+        file: &File,
+        path: &Path,
+        start_bytes: u64,
+        purpose: Purpose,
+        under: Option<&File>,
+    ) -> Result<Self, Error> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::HeaderLocked { path: path.display().to_string() },
             _ => Error::io(path, "lock the header of", error),
@@ -135,13 +151,36 @@ impl HeaderLock {
                 held => lock.held.push(held.map_err(failed)?),
             }
         }
-        let under = sysfs::under_loop(device).and_then(|under| File::open(under.path).ok());
-        // The OFD lock of a device's user is also on the file under it.
-        if let Some(file) = under.filter(|file| !may_lock_bytes(file)) {
-            lock_patiently(&file, purpose).map_err(failed)?;
-            lock.held.push(Held::of(file));
-        }
+        lock.take_under(device, purpose, under).map_err(failed)?;
         Ok(lock)
+    }
+
+    /// Takes the lock of the file under a loop device. A user of the device has locked its part of
+    /// the file by `own`: where both may be one lock, a writer takes it on that open file.
+    fn take_under(&mut self, device: u64, purpose: Purpose, own: Option<&File>) -> io::Result<()> {
+        let Some(under) = sysfs::under_loop(device) else { return Ok(()) };
+        match (purpose, own.filter(|own| may_lock_bytes(own))) {
+            (Purpose::Writing, Some(own)) => {
+                let file = own.try_clone()?;
+                lock_patiently(&file, purpose)?;
+                self.held.push(Held { file, lock_file: None, stays: true });
+            }
+            (Purpose::Reading, Some(_)) => self.held.extend(Self::beside(&under.path).held),
+            (_, None) => {
+                // An exclusive lock of bytes needs a file that is open for writing.
+                let options = OpenOptions::new().read(true).write(true).open(&under.path);
+                let Ok(file) = options.or_else(|_| File::open(&under.path)) else { return Ok(()) };
+                match lock_patiently(&file, purpose) {
+                    // Perhaps it is the lock of a served volume.
+                    Err(_) if purpose == Purpose::Reading && may_lock_bytes(&file) => {}
+                    locked => {
+                        locked?;
+                        self.held.push(Held::of(file));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take_of_device(
@@ -186,9 +225,11 @@ impl DeviceFile {
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
         let Some(file) = self.local() else { return HeaderLock::none() };
-        let mut lock = HeaderLock::to_write(file, &self.path, self.start_bytes())?;
+        let under = self.file_under.as_ref();
+        let mut lock =
+            HeaderLock::new(file, &self.path, self.start_bytes(), Purpose::Writing, under)?;
         let stays = may_lock_bytes(file);
-        lock.held.iter_mut().for_each(|held| held.stays = stays);
+        lock.held.iter_mut().for_each(|held| held.stays |= stays);
         Ok(lock)
     }
 
@@ -200,7 +241,10 @@ impl DeviceFile {
         match self.local() {
             None => HeaderLock::none(),
             Some(file) if may_lock_bytes(file) => Ok(HeaderLock::beside(&self.path)),
-            Some(file) => HeaderLock::to_read(file, &self.path, self.start_bytes()),
+            Some(file) => {
+                let under = self.file_under.as_ref();
+                HeaderLock::reading(file, &self.path, self.start_bytes(), under)
+            }
         }
     }
 }

@@ -82,7 +82,7 @@ enum Storage {
 pub struct DeviceFile {
     storage: Storage,
     /// The file under a loop device, for its lock.
-    _file_under: Option<File>,
+    file_under: Option<File>,
     /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`], and for headers of devices.
     direct: Option<File>,
     path: PathBuf,
@@ -161,7 +161,7 @@ impl DeviceFile {
         let storage = Storage::Local(file);
         let opened = Self {
             storage,
-            _file_under: file_under,
+            file_under,
             direct: None,
             path,
             len_bytes,
@@ -198,7 +198,7 @@ impl DeviceFile {
         Self {
             len_bytes: remote.len_bytes(),
             storage: Storage::Remote(remote),
-            _file_under: None,
+            file_under: None,
             direct: None,
             path: path.to_owned(),
             part: None,
@@ -238,7 +238,7 @@ impl DeviceFile {
         let (file, device) = make().map_err(failed)?;
         Ok(Self {
             storage: Storage::Local(file),
-            _file_under: None,
+            file_under: None,
             direct: None,
             path,
             len_bytes,

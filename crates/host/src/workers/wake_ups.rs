@@ -30,7 +30,7 @@ pub(super) struct WakeUps {
 }
 
 impl WakeUps {
-    /// Notes a wake-up. Not called by two threads at a time.
+    /// Notes a wake-up. Of two threads that call it at a time, one step may be lost.
     pub(super) fn note(&self, took: Nanos, now: Nanos) {
         let before = self.typical_ns.load(Ordering::Relaxed);
         let part = if self.typical(now).is_none() { STEP_OF_TRIAL } else { STEP };

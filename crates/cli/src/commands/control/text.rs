@@ -132,7 +132,9 @@ fn lost(loss: &Loss) -> String {
 fn decides(one: &Adaptive) -> String {
     let us = |ns: u64| ns as f64 / 1000.0;
     let to_workers = match one.fan_out_min_bytes {
-        Some(bytes) => format!("batches of {} or more go to workers", human_size(bytes.into())),
+        Some(bytes) => {
+            format!("{} or more that arrive at once go to workers", human_size(bytes.into()))
+        }
         None => "no part goes to a worker".into(),
     };
     let seeks = if one.seeks { "; writes are sorted" } else { "" };
