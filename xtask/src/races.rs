@@ -41,7 +41,8 @@ const PROGRAM: &[&str] = &["--package", "blockyard-cli", "--no-default-features"
 /// Tests that the sanitizer hinders. Its own thread, which is in each process, takes no signal, and
 /// so not the limits of the sandbox. A program is slow with it, so the times of stages differ. A
 /// child of a process that serves a FUSE mount to itself hangs: it closes a file of the mount, and
-/// waits for its parent. A mount starts a child, so only one test has one.
+/// waits for its parent. A mount starts a child, so only one test has one. The fault of a log that
+/// shrinks arises in the sanitizer's own code.
 const SKIPPED: &[&str] = &[
     "sandbox",
     "server_that_was_taken_over",
@@ -52,6 +53,7 @@ const SKIPPED: &[&str] = &[
     "file_has_the_size_and_the_refusals_of_a_disk",
     "read_only_volume_refuses_writes_and_an_end",
     "header_in_a_file_of_fuse_is_written_by_one_program",
+    "bad_log_ends_the_connection_or_stops_the_queue",
 ];
 
 /// Servers under load: one for each way of a request through the threads.

@@ -1,5 +1,6 @@
 //! docs/soak.md: the totals of a journal.
 
+use super::CAMPAIGNS;
 use super::journal::{self, Entry, Finding, Mend, Slice};
 use crate::markdown::{Section, table};
 use crate::tools;
@@ -134,7 +135,11 @@ fn campaigns(slices: &[Slice]) -> String {
             counted.join(", ").replace('_', " "),
         ]);
     }
-    table(&lines)
+    let runs = |name: &str| slices.iter().any(|slice| slice.campaign == name);
+    let names = CAMPAIGNS.iter().map(|campaign| campaign.name).filter(|name| !runs(name));
+    let missing: Vec<_> = names.collect();
+    let rest = if missing.is_empty() { "none".to_owned() } else { missing.join(", ") };
+    format!("{}\nCampaigns without a slice in the journal: {rest}.\n", table(&lines))
 }
 
 /// Seeds are numbers of the journal only, and fuzz targets have a table.
