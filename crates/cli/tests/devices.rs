@@ -181,7 +181,7 @@ fn file_of_a_loop_device_and_the_device_have_one_writer() {
     assert!(lab.read("image") == before);
 }
 
-/// Beside the lock of the device, which another name of its disk does not have.
+/// A writer by the name of the file does not see the lock of the device.
 #[test]
 fn header_of_a_loop_device_on_a_file_of_fuse_has_one_writer() {
     let lab = Lab::new();

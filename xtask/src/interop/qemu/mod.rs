@@ -160,7 +160,7 @@ fn migration(lab: &Lab, program: &Program) -> Result<String> {
 fn migrate(source: &mut Guest, way: &str) -> Result<String> {
     source.say("busy")?;
     let mut qmp = source.qmp()?;
-    // A busy guest never meets this limit. Without the word, a guest whose disk stalls does.
+    // A busy guest never meets this limit. Without "busy", a guest whose disk stalls does.
     let limits = json!({"max-bandwidth": 32 << 20, "downtime-limit": 1});
     qmp.execute("migrate-set-parameters", &limits)?;
     qmp.execute("migrate", &json!({"uri": way}))?;
