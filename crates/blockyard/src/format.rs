@@ -43,6 +43,7 @@ use rustix::fs::SeekFrom;
 use crate::cost::Cost;
 pub use crate::cost::Pbkdf;
 use crate::error::contained;
+use crate::header::changed_meanwhile;
 use crate::output::is_same_file;
 use crate::size::human_size;
 use crate::sparse::is_zero;
@@ -56,6 +57,8 @@ use created::Created;
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
 /// Iterations of the digest without a benchmark; it protects a random key.
 const DIGEST_ITERATIONS_MIN: u32 = 1000;
+/// Signatures lie in front of it: that of Btrfs is in the block at 64 KiB.
+const START_BYTES: u64 = 128 << 10;
 /// Bytes of one read in the search for data.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -311,9 +314,18 @@ impl FormatOptions {
         options.sector_size_bytes = self
             .sector_size_bytes
             .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
-        let lock = device.lock_header()?;
+        let lock = Some(device.lock_header()?);
         let path = self.header.as_deref().unwrap_or(path).to_owned();
-        Ok(Unformatted { created, path, device, data, data_len_bytes, options, lock })
+        Ok(Unformatted {
+            created,
+            path,
+            device,
+            data,
+            data_len_bytes,
+            options,
+            lock,
+            seen: Vec::new(),
+        })
     }
 
     /// Refuses a header path that is empty or names the volume, which may be missing yet.
@@ -412,7 +424,10 @@ pub struct Unformatted {
     data: Option<DeviceFile>,
     data_len_bytes: u64,
     options: HeaderOptions,
-    lock: HeaderLock,
+    /// `None` while a person is asked.
+    lock: Option<HeaderLock>,
+    /// The start of the disk when the lock was given back.
+    seen: Vec<u8>,
 }
 
 impl Unformatted {
@@ -425,7 +440,37 @@ impl Unformatted {
     /// The reason if the header is not locked against other programs.
     #[must_use]
     pub fn lock_warning(&self) -> Option<&str> {
-        self.lock.warning()
+        self.lock.as_ref()?.warning()
+    }
+
+    /// Gives the lock of the header back, so that other programs need not wait for a person.
+    /// [`Unformatted::format`] takes it again.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.seen = self.start()?;
+        self.lock = None;
+        Ok(())
+    }
+
+    /// Takes the lock again.
+    fn lock_again(&mut self) -> Result<(), Error> {
+        if self.lock.is_none() {
+            self.lock = Some(self.device.lock_header()?);
+            if self.start()? != self.seen {
+                return Err(Error::crypt(&self.path, changed_meanwhile()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes in which volumes and file systems have their signatures.
+    fn start(&self) -> Result<Vec<u8>, FormatError> {
+        let mut bytes = vec![0; START_BYTES.min(self.device.len_bytes()) as usize];
+        let read = self.device.read_at(0, &mut bytes);
+        read.map_err(|error| cannot_read(self.device.path(), &error))?;
+        Ok(bytes)
     }
 
     /// Searches for data that formatting destroys, except zeros. A disk on a server may be read as
@@ -461,6 +506,7 @@ impl Unformatted {
             if key.secret().is_empty() {
                 return Err(FormatError::EmptyPassphrase.into());
             }
+            self.lock_again()?;
             let data = self.data.as_ref().unwrap_or(&self.device);
             let before_bytes = data.len_bytes();
             if let Err(error) = self.write(key) {

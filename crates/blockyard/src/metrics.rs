@@ -160,7 +160,7 @@ fn errors(text: &mut String, devices: &[VolumeStatus]) {
 
 fn gauges(text: &mut String, devices: &[VolumeStatus]) {
     type Gauge = fn(&VolumeStatus) -> u64;
-    let families: [(&str, &str, Gauge); 9] = [
+    let families: [(&str, &str, Gauge); 10] = [
         ("blockyard_size_bytes", "Size of the volume.", |device| device.size_bytes),
         ("blockyard_requests_in_flight", "Requests in flight.", |device| device.counts.in_flight),
         ("blockyard_requests_held", "Requests waiting for a resume.", |device| {
@@ -185,6 +185,9 @@ fn gauges(text: &mut String, devices: &[VolumeStatus]) {
             "Whether acknowledged writes may be lost, so that flushes and writes fail.",
             |device| u64::from(device.loss.is_some()),
         ),
+        ("blockyard_servers_lost", "NBD servers below without a connection.", |device| {
+            device.lost_servers.len() as u64
+        }),
         (
             "blockyard_write_refused",
             "Whether a write to protected sectors was refused; its line fails all writes.",

@@ -152,11 +152,14 @@ impl Sizing {
             }
             // An export has no lock.
             let shrinks = to_bytes < shown.present_bytes() && !is_remote(&self.path);
-            let _claim = shrinks
-                .then(|| DeviceFile::open(&self.path, Access::ReadWrite, false))
-                .transpose()?;
+            let open = || self.place.of(DeviceFile::open(&self.path, Access::ReadWrite, false)?);
+            let claim = shrinks.then(open).transpose()?;
             let mut file = HeaderFile::to_write(self.header_path(), &self.header_place())?;
-            let _lock = file.lock_to_write()?;
+            // Where the lock of the header is one with the claim, no other open file can take it.
+            let _lock = match claim.as_ref().filter(|_| self.header.is_none()) {
+                Some(device) => device.lock_header()?,
+                None => file.lock_to_write()?,
+            };
             let failed = |error| Error::crypt(self.header_path(), error);
             let (header, _) = partition::read_header(&file).map_err(failed)?;
             if self.sizes_of(header, self.data_len_bytes(&file)?)? != *shown {

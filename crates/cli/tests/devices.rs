@@ -2,9 +2,13 @@
 
 mod lab;
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+
+use rustix::fs::{major, minor};
 
 use lab::{Lab, LoopDevice, SMALL, noise, text};
 
@@ -179,6 +183,88 @@ fn file_of_a_loop_device_and_the_device_have_one_writer() {
     let _reader = lab.serve(&["image", "-d", "pass", "--socket", "s", "--read-only"]);
     lab.refused(&["load", disk, "-d", "pass", "-i", "data", "--allow-short"], 5);
     assert!(lab.read("image") == before);
+}
+
+/// As `cryptsetup` does that writes the header of this device.
+fn lock_of_cryptsetup(device: &LoopDevice) -> File {
+    let number = fs::metadata(&device.path).unwrap().rdev();
+    let _ = fs::create_dir("/run/cryptsetup");
+    let name = format!("/run/cryptsetup/L_{}:{}", major(number), minor(number));
+    let file = File::options().write(true).create(true).truncate(false).open(name).unwrap();
+    file.try_lock().unwrap();
+    file
+}
+
+/// Names of one volume: a loop device on a loop device, one that was made by a name that is no
+/// text, and one whose name was taken by another file.
+#[test]
+fn all_loop_devices_over_a_file_and_the_file_have_one_writer() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    let Some(lower) = LoopDevice::attach(&image) else { return };
+    let odd = image.with_file_name(OsStr::from_bytes(b"\xe9"));
+    fs::hard_link(&image, &odd).unwrap();
+    let upper = LoopDevice::attach(&lower.path).unwrap();
+    let odd = LoopDevice::attach(&odd).unwrap();
+    let devices = [&lower.path, &upper.path, &odd.path].map(|path| path.to_str().unwrap());
+    let names = [&["image"][..], &devices].concat();
+    for &one in &names {
+        let _server = lab.serve(&[one, "-d", "pass", "--socket", "s"]);
+        for &other in &names {
+            let load = ["load", other, "-d", "pass", "-i", "pass", "--allow-short"];
+            let said = lab.refused(&load, 5);
+            assert!(said.contains("in use"), "{one} {other}: {said}");
+        }
+    }
+    // A writer of the header takes the lock of the file, and those of cryptsetup's devices.
+    let label = |name| ["header", "label", name, "--label", "home"];
+    let file = File::open(&image).unwrap();
+    file.try_lock().unwrap();
+    for &name in &names {
+        let said = lab.refused(&label(name), 5);
+        assert!(said.contains("the lock of the LUKS header"), "{name}: {said}");
+    }
+    drop(file);
+    for device in [&lower, &upper] {
+        let lock = lock_of_cryptsetup(device);
+        for &name in names.iter().filter(|name| !name.contains(odd.path.to_str().unwrap())) {
+            let said = lab.refused(&label(name), 5);
+            assert!(said.contains("the lock of the LUKS header"), "{name}: {said}");
+        }
+        drop(lock);
+    }
+    for &name in &names {
+        lab.ok(&label(name));
+    }
+}
+
+#[test]
+fn header_of_a_loop_device_without_its_file_is_written_with_a_warning() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    let disk = device.path.to_str().unwrap();
+    let label = ["header", "label", disk, "--label", "home"];
+    let warning = |lab: &Lab| {
+        let output = lab.run(&label);
+        assert!(output.status.success());
+        let said = text(&output.stderr);
+        said.lines().filter(|line| line.contains("warning: ")).collect::<String>()
+    };
+    assert_eq!(warning(&lab), "");
+    fs::rename(&image, lab.path("away")).unwrap();
+    assert_eq!(warning(&lab), "", "the kernel follows a renamed file");
+    fs::hard_link(lab.path("away"), lab.path("other")).unwrap();
+    fs::remove_file(lab.path("away")).unwrap();
+    // The lock of a file that has the name now is of no use.
+    lab.write("away (deleted)", "");
+    let decoy = File::open(lab.path("away (deleted)")).unwrap();
+    decoy.try_lock().unwrap();
+    let said = warning(&lab);
+    assert!(said.contains("no lock of the file under this loop device (another file"), "{said}");
+    fs::remove_file(lab.path("away (deleted)")).unwrap();
+    let said = warning(&lab);
+    assert!(said.contains("no lock of the file under this loop device"), "{said}");
 }
 
 /// A writer by the name of the file does not see the lock of the device.

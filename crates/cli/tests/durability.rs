@@ -325,7 +325,7 @@ fn server_that_cannot_wait_any_more_drains_and_flushes() {
     let last = UnixStream::connect(lab.path("s")).unwrap();
     server.wait_for("error: ");
     let said = server.said.last().unwrap();
-    assert!(said.contains("wait on"), "{said}");
+    assert!(said.contains("wait for a connection"), "{said}");
     drop((last, silent));
     assert_eq!(server.ended().code(), Some(1));
     assert_eq!(disk.flushes.load(Ordering::SeqCst), 1);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lab::nbd::Nbd;
 use lab::{Lab, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, Server, noise, text};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use serde_json::Value;
 
 const LEN_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = 4096;
@@ -171,6 +172,14 @@ fn server_that_is_killed_with_unflushed_writes_fails_the_next_flush() {
     assert_eq!(near.stop(Signal::TERM).code(), Some(0));
 }
 
+/// The servers without a connection, as `status` shows them.
+fn lost_servers(lab: &Lab) -> Vec<String> {
+    let status: Value =
+        serde_json::from_slice(&lab.ok(&["status", "ctl", "--json"]).stdout).unwrap();
+    let servers = status["devices"][0]["lost_servers"].as_array().unwrap();
+    servers.iter().map(|lost| lost["server"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
     let lab = Lab::new();
@@ -182,12 +191,16 @@ fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
     server.stop(Signal::KILL);
     assert_eq!(client.write(0, &content(0, 1)), EIO);
     assert_eq!(client.flush(), EIO);
-    let server = far(&lab);
     let uri = "nbd+unix:///?socket=far&reconnect-delay=1&unflushed=trust";
+    assert_eq!(lost_servers(&lab), [uri]);
+    let shown = text(&lab.ok(&["status", "ctl"]).stdout);
+    assert!(shown.contains(&format!("server lost:  {uri} has had no")), "{shown}");
+    let server = far(&lab);
     near.wait_for(&format!("blockyard: {uri}: connected"));
     assert_eq!(client.write(0, &content(0, 2)), 0);
     assert_eq!(client.flush(), 0);
     assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
+    assert!(lost_servers(&lab).is_empty());
     // A stop does not wait for an unreachable server.
     server.stop(Signal::KILL);
     assert_eq!(near.stop(Signal::TERM).code(), Some(1));

@@ -125,8 +125,10 @@ fn header_is_not_locked_while_a_person_thinks_and_not_replaced_if_it_changed_mea
     lab.volume("vol");
     let backup = ["header", "backup", "vol", "-o", "backup", "--force"];
     lab.ok(&backup);
+    let format = [&["format", "vol", "-d", "pass"][..], &SMALL].concat();
     for words in [
-        &["header", "wipe", "vol"][..],
+        &format[..],
+        &["header", "wipe", "vol"],
         &["header", "convert", "vol", "--type", "luks1"],
         &["header", "restore", "vol", "-i", "backup"],
         &["erase", "vol"],
@@ -134,7 +136,7 @@ fn header_is_not_locked_while_a_person_thinks_and_not_replaced_if_it_changed_mea
     ] {
         let mut session = Session::start(&lab, words);
         session.expect("Are you sure?");
-        lab.ok(&["header", "label", "vol", "--label", &words.join(" ")]);
+        lab.ok(&["header", "label", "vol", "--label", &words[..2].join(" ")]);
         session.type_in("YES\n");
         let (status, screen) = session.end();
         assert!(!status.success(), "{screen}");

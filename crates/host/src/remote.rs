@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::Error;
 use crate::access::Access;
@@ -82,6 +83,15 @@ impl RemoteDisk {
     pub(crate) fn uri(&self) -> Option<&Uri> {
         match self {
             Self::Nbd(disk) => Some(disk.uri()),
+            Self::Rbd(_) => None,
+        }
+    }
+
+    /// Start of the present outage of a server; `None` while it is connected. The outage of a
+    /// cluster is not known: its library waits.
+    pub(crate) fn lost_since(&self) -> Option<SystemTime> {
+        match self {
+            Self::Nbd(disk) => disk.lost_since(),
             Self::Rbd(_) => None,
         }
     }

@@ -98,7 +98,7 @@ impl WriteLog {
     pub(crate) fn begin(file: DeviceFile, data: Arc<DeviceFile>) -> Result<Self, Error> {
         let tail = Tail { next_sector: 1, ..Tail::default() };
         let log = Self { file, data, tail: Mutex::default() };
-        let failed = |error| Error::io(log.file.path(), "begin a log in", error);
+        let failed = |error| Error::io(log.file.path(), "begin a log in it", error);
         log.write_super(&tail).map_err(failed)?;
         *log.tail.lock().unwrap_or_else(PoisonError::into_inner) = tail;
         Ok(log)

@@ -127,12 +127,14 @@ fn refused(outcome: Result<Server>) -> Result<()> {
 }
 
 /// A second server of a LUKS volume is refused: the first one has read the header, and released its
-/// lock.
+/// lock. A resize that shrinks holds the lock of the volume and that of the header, which are one
+/// here.
 fn keeps_lock(lab: &Lab, luks: &str, same: &str) -> Result<()> {
     let pass = lab.pass().display().to_string();
     let server = lab.serve("luks-first", &[luks, "--key-file", &pass])?;
     refused(lab.serve("luks-second", &[same, "--key-file", &pass]))?;
-    server.stop()
+    server.stop()?;
+    tools::run(&mut lab.blockyard(&["resize", luks, "--size", "1M", "-q"])).map(drop)
 }
 
 /// Bytes, past the page cache too; the lock through another mount; and blocks that are dropped.

@@ -31,7 +31,7 @@ use blockyard_host::remote::is_remote;
 
 use crate::error::contained;
 use crate::limit::Limit;
-use crate::status::{Loss, RefusedWrite};
+use crate::status::{Loss, LostServer, RefusedWrite};
 use crate::tls::{Flaw, names};
 use crate::{Control, Error, Place, memory};
 
@@ -225,6 +225,8 @@ pub enum Fact {
     },
     /// Acknowledged writes may be lost.
     Lost(Loss),
+    /// A server below the volume has no connection.
+    ServerLost(LostServer),
     /// A write to protected sectors was refused, so all writes to its line fail.
     WriteRefused(RefusedWrite),
     /// Requests have failed since the volume was opened.
@@ -330,6 +332,7 @@ impl Fact {
             | Self::OpenAddress { .. }
             | Self::Certificate(_)
             | Self::Lost(_)
+            | Self::ServerLost(_)
             | Self::WriteRefused(_)
             | Self::Errors { .. } => Severity::Risky,
             Self::NoAesInstructions

@@ -64,6 +64,7 @@ impl Export<'_> {
         let refused = self.device.refused_write;
         let held = counts.held_bios;
         let is_suspended = self.device.state == State::Suspended;
+        let servers = self.device.lost_servers.iter().cloned().map(Fact::ServerLost);
         let facts = [
             self.device.loss.clone().map(Fact::Lost),
             refused.map(Fact::WriteRefused),
@@ -74,7 +75,7 @@ impl Export<'_> {
             self.parked(),
             self.limit(),
         ];
-        facts.into_iter().flatten().collect()
+        servers.chain(facts.into_iter().flatten()).collect()
     }
 
     fn parked(&self) -> Option<Fact> {
@@ -119,7 +120,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::status::RefusedWrite;
+    use crate::status::{LostServer, RefusedWrite};
 
     /// One second of a volume with 1000 requests; each spends this time in the cipher, after
     /// waiting nine times as long for earlier ones.
@@ -186,6 +187,10 @@ mod tests {
             (
                 json!({ "refused_write": { "sector": 8, "sectors": 1, "at_unix_s": 7 } }),
                 Fact::WriteRefused(RefusedWrite { sector: 8, sectors: 1, at_unix_s: 7 }),
+            ),
+            (
+                json!({ "lost_servers": [{ "server": "nbd://a", "since_unix_s": 7 }] }),
+                Fact::ServerLost(LostServer { server: "nbd://a".into(), since_unix_s: 7 }),
             ),
             (json!({ "state": "suspended", "held_bios": 2 }), Fact::Suspended { requests: 2 }),
             (json!({ "key": "wiped" }), Fact::KeyWiped),

@@ -132,7 +132,7 @@ pub struct ExportLimits {
 }
 
 /// The status of a volume.
-// 15 fields: one for each member of the JSON.
+// 16 fields: one for each member of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
@@ -146,6 +146,8 @@ pub struct VolumeStatus {
     pub key: KeyState,
     /// The failure after which flushes and writes fail.
     pub loss: Option<Loss>,
+    /// NBD servers without a connection.
+    pub lost_servers: Vec<LostServer>,
     /// The write to protected sectors after which writes fail.
     pub refused_write: Option<RefusedWrite>,
     /// Its dirty bitmap; `None` without one.
@@ -230,6 +232,16 @@ pub struct Loss {
     pub at_unix_s: u64,
     /// Error of failing flushes and writes.
     pub status: String,
+}
+
+/// An NBD server without a connection: requests wait for it, or fail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostServer {
+    /// Its export, as a URI.
+    pub server: String,
+    /// Start of the outage in seconds since 1970.
+    pub since_unix_s: u64,
 }
 
 /// The first write to protected sectors, for example those of a hidden volume.

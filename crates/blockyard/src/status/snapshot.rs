@@ -12,13 +12,15 @@ use blockyard_host::sandbox;
 use blockyard_host::stages::{self, KindTimes, RequestKind, Stage};
 use blockyard_host::usage::Usage;
 use blockyard_host::volume::Volume;
-use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts, Status as HostStatus};
+use blockyard_host::volume::control::{
+    AdaptiveStatus, Counts as HostCounts, LostServer as HostLostServer, Status as HostStatus,
+};
 use blockyard_host::{RingKind, ring_kind};
 
 use super::{
     Activity, Adaptive, Bios, Build, Ciphers, Counts, DirtyBitmap, ErrorClasses, KeyState,
-    KindRequests, Loss, Parts, Paths, Placement, Process, RefusedWrite, Requests, Rings, Sandbox,
-    StageTimes, State, Status, Threads, VolumeStatus, Work,
+    KindRequests, Loss, LostServer, Parts, Paths, Placement, Process, RefusedWrite, Requests,
+    Rings, Sandbox, StageTimes, State, Status, Threads, VolumeStatus, Work,
 };
 
 impl Status {
@@ -74,6 +76,7 @@ impl VolumeStatus {
             state: if status.is_suspended { State::Suspended } else { State::Active },
             key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
             loss: status.loss.as_ref().map(Loss::from),
+            lost_servers: status.lost_servers.iter().map(LostServer::from).collect(),
             refused_write: status.refused_write.map(RefusedWrite::from),
             dirty_bitmap: volume.dirty_bitmap().map(DirtyBitmap::from),
             limits: Vec::new(),
@@ -217,6 +220,12 @@ impl From<&blockyard_host::durability::Loss> for Loss {
             at_unix_s: unix_s(loss.at),
             status: loss.status.to_string(),
         }
+    }
+}
+
+impl From<&HostLostServer> for LostServer {
+    fn from(lost: &HostLostServer) -> Self {
+        Self { server: lost.device.display().to_string(), since_unix_s: unix_s(lost.since) }
     }
 }
 

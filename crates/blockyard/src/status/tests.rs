@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use blockyard_host::stages::Stage;
 
 use super::*;
@@ -67,9 +69,8 @@ fn no_percentile_is_behind_the_longest() {
     assert_eq!((times.p99_ns, times.p50_ns), (times.max_ns, times.max_ns));
 }
 
-/// The JSON of `status --json` for programs: names, order and values.
-#[test]
-fn json_of_a_status_is_the_documented_one_and_comes_back() {
+/// The JSON of a status with all members.
+fn json() -> String {
     let json = concat!(
         r#"{"max_connections":16,"io_uring":"unrestricted","#,
         r#""sandbox":{"landlock":7,"seccomp":true,"no_new_privileges":true},"#,
@@ -79,6 +80,7 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         r#""placement":{"cpus":"0-3","quota_cpus":2,"memory_node":0},"devices":[{"#,
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
+        r#""lost_servers":[{"server":"nbd://a","since_unix_s":8}],"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
         r#""dirty_bitmap":{"name":"daily","granularity_bytes":65536,"#,
         r#""dirty_bytes":1,"frozen_bytes":null,"backup":null},"#,
@@ -114,11 +116,49 @@ fn json_of_a_status_is_the_documented_one_and_comes_back() {
         )
     });
     let flushes = format!("\"flush_times\":{times}");
-    let json = json.replace("KIND", &format!("{},{flushes}}},", kinds.join(",")));
+    json.replace("KIND", &format!("{},{flushes}}},", kinds.join(",")))
+}
+
+/// The JSON of `status --json` for programs: names, order and values.
+#[test]
+fn json_of_a_status_is_the_documented_one_and_comes_back() {
+    let json = json();
     let status = Status::parse(json.as_bytes()).unwrap();
     assert_eq!(status.devices[0].activity.limit.as_ref().unwrap().party, Party::Device);
     assert_eq!(status.devices[0].counts.ciphers.sorted.bytes, 6);
     assert_eq!(serde_json::to_string(&status).unwrap(), json);
+}
+
+/// The names of all members of a value.
+fn members(value: &serde_json::Value, names: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(object) => {
+            names.extend(object.keys().cloned());
+            object.values().for_each(|value| members(value, names));
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| members(value, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn page_names_each_key_of_the_json() {
+    let status = Status::parse(json().as_bytes()).unwrap();
+    let mut names = BTreeSet::new();
+    members(&serde_json::to_value(&status).unwrap(), &mut names);
+    assert!(names.contains("lost_servers") && names.contains("p99_ns"));
+    let page = include_str!("../../../../docs/status.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("Keys of the JSON"));
+    let section = section.unwrap();
+    let stages = Stage::ALL.map(Stage::name);
+    let classes = ErrorClasses::default().named().map(|(name, _)| name);
+    let is_missing = |name: &&String| {
+        let name = name.as_str();
+        !stages.contains(&name)
+            && !classes.contains(&name)
+            && !section.contains(&format!("`{name}`"))
+    };
+    assert_eq!(names.iter().filter(is_missing).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
 #[test]

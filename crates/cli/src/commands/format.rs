@@ -140,14 +140,18 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     }
 }
 
-/// Opens the files, and refuses those that hold data.
+/// Opens the files, and refuses those that hold data. The lock of the header is given back before a
+/// person is asked.
 fn opened(args: &FormatArgs, options: &FormatOptions) -> Result<Unformatted, Failure> {
-    let unformatted = options.open(&args.volume)?;
+    let mut unformatted = options.open(&args.volume)?;
     warn_of_lock(unformatted.path(), unformatted.lock_warning());
     if args.batch_mode {
+        unformatted.release()?;
         return Ok(unformatted);
     }
-    if let Some(content) = content(|progress| unformatted.content(progress))? {
+    let found = content(|progress| unformatted.content(progress))?;
+    unformatted.release()?;
+    if let Some(content) = found {
         let place = unformatted.path().display();
         let loss = loss(content);
         Terminal::confirm(&format!("{place} holds {loss}, which formatting destroys"))?;

@@ -12,14 +12,15 @@
 //! A loop device and its file are one storage with two names. So a user of the device also locks
 //! its part of the file, if it may open the file.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Access, sysfs};
+use super::Access;
+use super::under::{self, Found};
 use crate::Error;
 
 /// A disk that is merely busy finishes its operations within this time.
@@ -44,28 +45,28 @@ pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result
     Ok(file)
 }
 
-/// Locks the part of a file that a loop device shows. `None`: the device is another one, or this
-/// user may not open the file.
-pub(super) fn lock_under(
-    path: &Path,
-    device: &Metadata,
-    access: Access,
-) -> Result<Option<File>, Error> {
-    if !device.file_type().is_block_device() {
-        return Ok(None);
+/// Locks what is under an open loop device: its part of the file, and of each device between them.
+/// Nothing is locked where that cannot be opened.
+pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<Vec<File>, Error> {
+    let mut locked = Vec::new();
+    let mut part = 0..u64::MAX;
+    let mut found = under::find(device, access.writes());
+    while let Found::Open(below) = found {
+        part = below.place_of(&part);
+        let mut range = whole_file(lock_type(access));
+        // A place behind the longest file locks nothing that is there.
+        range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
+        // Zero is a range without an end.
+        range.l_len = (part.end - part.start).try_into().unwrap_or(0);
+        match patiently(|| set_lock(&below.file, &range)) {
+            Err(error) if is_taken(&error) => return Err(refused(path, "lock its file", error)),
+            // The other errors come from a file system without locks.
+            _ => {}
+        }
+        found = under::find(&below.file, access.writes());
+        locked.push(below.file);
     }
-    let Some(under) = sysfs::under_loop(device.rdev()) else { return Ok(None) };
-    let options = OpenOptions::new().read(true).write(access.writes()).open(&under.path);
-    let Ok(file) = options else { return Ok(None) };
-    let mut range = whole_file(lock_type(access));
-    // A place behind the longest file locks nothing that is there.
-    range.l_start = under.start_bytes.try_into().unwrap_or(libc::off_t::MAX);
-    range.l_len = under.len_bytes.try_into().unwrap_or(0);
-    match patiently(|| set_lock(&file, &range)) {
-        Err(error) if is_taken(&error) => Err(refused(path, "lock the file of", error)),
-        // The other errors come from a file system without locks.
-        _ => Ok(Some(file)),
-    }
+    Ok(locked)
 }
 
 fn refused(path: &Path, action: &'static str, error: io::Error) -> Error {
@@ -116,9 +117,7 @@ fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
 /// locks permit everything.
 #[must_use]
 pub fn lock_output(file: &File) -> bool {
-    let is_free_below = file.metadata().is_ok_and(|metadata| {
-        lock_under(Path::new("output"), &metadata, Access::ReadWrite).is_ok()
-    });
+    let is_free_below = lock_under(Path::new("output"), file, Access::ReadWrite).is_ok();
     is_free_below && !try_lock(file, Access::ReadWrite, false).is_err_and(|error| is_taken(&error))
 }
 

@@ -2,9 +2,10 @@
 //! (`lib/utils_device_locking.c`).
 //!
 //! On a regular file it is `flock(2)`. On a block device it is `flock` on the separate file
-//! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and its file have
-//! separate locks, and so do a disk and its partition; all that apply are taken. Without access to
-//! the folder, `flock` on the device itself keeps out other programs of ours, and not cryptsetup.
+//! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A file and the loop devices over it
+//! have separate locks, and so do a disk and its partition; all that apply are taken, those of what
+//! is under a device first. Without access to the folder, `flock` on the device itself keeps out
+//! other programs of ours, and not cryptsetup; on the device of another user it is taken too.
 //! cryptsetup does not see the OFD lock of an open volume.
 //!
 //! On some file systems `flock` may lock all bytes of the file, for the same owner as the OFD lock
@@ -17,19 +18,22 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, fstatfs, major, minor};
+use rustix::process::geteuid;
 
-use super::DeviceFile;
 use super::exclusive::patiently;
-use super::sysfs;
+use super::under::{self, Found};
+use super::{DeviceFile, FileId, sysfs};
 use crate::Error;
 
 /// Folder of cryptsetup's locks of block devices.
 pub const LOCK_FOLDER: &str = "/run/cryptsetup";
 
 /// A lock on a header; the drop releases it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HeaderLock {
     held: Vec<Held>,
+    /// Devices whose lock files are among them.
+    devices: Vec<u64>,
     /// Reason why a part of the lock could not be taken.
     warning: Option<String>,
 }
@@ -81,16 +85,11 @@ impl HeaderLock {
     /// # Errors
     /// Another program writes the header.
     pub fn to_read(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
-        Self::reading(file, path, start_bytes, None)
+        Self::reading(file, path, start_bytes, &[])
     }
 
-    fn reading(
-        file: &File,
-        path: &Path,
-        start_bytes: u64,
-        under: Option<&File>,
-    ) -> Result<Self, Error> {
-        match Self::new(file, path, start_bytes, Purpose::Reading, under) {
+    fn reading(file: &File, path: &Path, start_bytes: u64, own: &[File]) -> Result<Self, Error> {
+        match Self::new(file, path, start_bytes, Purpose::Reading, own) {
             Err(Error::Io { .. }) => Self::none(),
             // Perhaps it is the lock of a served volume.
             Err(Error::HeaderLocked { .. }) if may_lock_bytes(file) => Self::none(),
@@ -105,107 +104,186 @@ impl HeaderLock {
     /// # Errors
     /// Another program holds the lock.
     pub fn to_write(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
-        Self::new(file, path, start_bytes, Purpose::Writing, None)
+        Self::new(file, path, start_bytes, Purpose::Writing, &[])
     }
 
     /// Takes the lock for reading on another open file, if that is possible beside the lock of this
     /// program's device.
     fn beside(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok();
         let shared = |file: &File| flock(file, FlockOperation::NonBlockingLockShared).is_ok();
-        let held = File::open(path).ok().filter(shared).map(Held::of);
-        Self { held: held.into_iter().collect(), warning: None }
+        let held = file.filter(shared).map(Held::of);
+        Self { held: held.into_iter().collect(), ..Self::default() }
     }
 
     fn none() -> Result<Self, Error> {
-        Ok(Self { held: Vec::new(), warning: None })
+        Ok(Self::default())
     }
 
-    /// `under`: the locked open file under a loop device that this program uses.
+    /// `own`: the locked open files under a loop device that this program uses.
     fn new(
         file: &File,
         path: &Path,
         start_bytes: u64,
         purpose: Purpose,
-        under: Option<&File>,
+        own: &[File],
     ) -> Result<Self, Error> {
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::HeaderLocked { path: path.display().to_string() },
-            _ => Error::io(path, "lock the header of", error),
-        };
-        let mut lock = Self { held: Vec::new(), warning: None };
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.file_type().is_block_device() {
-            // An own descriptor: the lock belongs to an open file and is released with it.
-            let file = file.try_clone().map_err(failed)?;
-            lock_patiently(&file, purpose).map_err(failed)?;
-            lock.held.push(Held::of(file));
-            return Ok(lock);
-        }
-        let device = metadata.rdev();
-        let folder = Path::new(LOCK_FOLDER);
-        lock.take_of_device(file, folder, device, purpose).map_err(failed)?;
-        if let Some(partition) = sysfs::partition_at(device, start_bytes) {
-            // Without access to the folder there is a warning already.
-            match lock_device(folder, partition, purpose) {
-                Err(error) if is_forbidden(&error) => {}
-                held => lock.held.push(held.map_err(failed)?),
+        let mut lock = Self::default();
+        match lock.take(file, start_bytes, purpose, own) {
+            Ok(()) => Ok(lock),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Error::HeaderLocked { path: path.display().to_string() })
             }
+            Err(error) => Err(Error::io(path, "lock its header", error)),
         }
-        lock.take_under(device, purpose, under).map_err(failed)?;
-        Ok(lock)
     }
 
-    /// Takes the lock of the file under a loop device. A user of the device has locked its part of
-    /// the file by `own`: where both may be one lock, a writer takes it on that open file.
-    fn take_under(&mut self, device: u64, purpose: Purpose, own: Option<&File>) -> io::Result<()> {
-        let Some(under) = sysfs::under_loop(device) else { return Ok(()) };
-        match (purpose, own.filter(|own| may_lock_bytes(own))) {
+    /// Takes the locks of what is under an open file or device, of itself, and of the loop devices
+    /// over it. Every writer of one header begins with the lowest, which is the same for all.
+    fn take(
+        &mut self,
+        file: &File,
+        start_bytes: u64,
+        purpose: Purpose,
+        own: &[File],
+    ) -> io::Result<()> {
+        if file.metadata()?.file_type().is_block_device() {
+            self.take_under(file, start_bytes, purpose, own)?;
+            self.take_of_device(file, start_bytes, Path::new(LOCK_FOLDER), purpose)
+        } else {
+            self.take_of_file(file, purpose, own)
+        }
+    }
+
+    /// Takes the lock of a regular file, and those of the loop devices over it.
+    fn take_of_file(&mut self, file: &File, purpose: Purpose, own: &[File]) -> io::Result<()> {
+        let id = FileId::of(&file.metadata()?);
+        let is_same = |own: &&File| own.metadata().is_ok_and(|own| FileId::of(&own) == id);
+        let own = own.iter().find(is_same).filter(|own| may_lock_bytes(own));
+        // An own descriptor: the lock belongs to an open file and is released with it.
+        let held = match (purpose, own) {
+            // A user of a loop device has locked its part of the file. Where both may be one lock,
+            // a writer takes it on that open file.
             (Purpose::Writing, Some(own)) => {
                 let file = own.try_clone()?;
                 lock_patiently(&file, purpose)?;
-                self.held.push(Held { file, lock_file: None, stays: true });
+                Some(Held { file, lock_file: None, stays: true })
             }
-            (Purpose::Reading, Some(_)) => self.held.extend(Self::beside(&under.path).held),
+            (Purpose::Reading, Some(_)) => {
+                let file = file.try_clone()?;
+                let shared = flock(&file, FlockOperation::NonBlockingLockShared);
+                shared.is_ok().then(|| Held::of(file))
+            }
             (_, None) => {
-                // An exclusive lock of bytes needs a file that is open for writing.
-                let options = OpenOptions::new().read(true).write(true).open(&under.path);
-                let Ok(file) = options.or_else(|_| File::open(&under.path)) else { return Ok(()) };
-                match lock_patiently(&file, purpose) {
+                let file = file.try_clone()?;
+                lock_patiently(&file, purpose)?;
+                Some(Held::of(file))
+            }
+        };
+        self.held.extend(held);
+        self.take_over(file, purpose)
+    }
+
+    /// Takes the lock of the file or device under a loop device.
+    fn take_under(
+        &mut self,
+        device: &File,
+        start_bytes: u64,
+        purpose: Purpose,
+        own: &[File],
+    ) -> io::Result<()> {
+        match under::find(device, purpose == Purpose::Writing) {
+            Found::Nothing => Ok(()),
+            Found::Open(under) => {
+                let start_bytes = under.start_bytes.saturating_add(start_bytes);
+                match self.take(&under.file, start_bytes, purpose, own) {
                     // Perhaps it is the lock of a served volume.
-                    Err(_) if purpose == Purpose::Reading && may_lock_bytes(&file) => {}
-                    locked => {
-                        locked?;
-                        self.held.push(Held::of(file));
-                    }
+                    Err(_) if purpose == Purpose::Reading && may_lock_bytes(&under.file) => Ok(()),
+                    taken => taken,
                 }
+            }
+            Found::Unreachable(reason) => {
+                self.warn(&format!(
+                    "no lock of the file under this loop device ({reason}): see to it that no \
+                     program writes this header by the name of the file meanwhile"
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the locks of the loop devices over a file or device, as cryptsetup does that uses
+    /// them. Usually only root may.
+    fn take_over(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
+        for device in under::loops_over(file) {
+            match self.take_lock_file(Path::new(LOCK_FOLDER), device, purpose) {
+                Err(error) if is_forbidden(&error) => break,
+                taken => taken?,
             }
         }
         Ok(())
     }
 
+    /// Takes the lock file of a device, once.
+    fn take_lock_file(&mut self, folder: &Path, device: u64, purpose: Purpose) -> io::Result<()> {
+        if !self.devices.contains(&device) {
+            self.held.push(lock_device(folder, device, purpose)?);
+            self.devices.push(device);
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, warning: &str) {
+        let text = self.warning.get_or_insert_default();
+        text.push_str(if text.is_empty() { "" } else { "; " });
+        text.push_str(warning);
+    }
+
+    /// Takes the locks of a block device, of its partition at this place, and of the loop devices
+    /// over it.
     fn take_of_device(
         &mut self,
         file: &File,
+        start_bytes: u64,
         folder: &Path,
-        device: u64,
         purpose: Purpose,
     ) -> io::Result<()> {
-        let held = match lock_device(folder, device, purpose) {
-            // Usually only root may write there. Not taken besides the lock in the folder: `udevadm
-            // lock` holds it for the program that it runs.
+        let node = file.metadata()?;
+        let device = node.rdev();
+        let is_of_other_user = node.uid() != geteuid().as_raw();
+        match self.take_lock_file(folder, device, purpose) {
             Err(error) if is_forbidden(&error) => {
-                self.warning = Some(format!(
+                self.warn(&format!(
                     "no lock in {} ({error}): see to it that cryptsetup does not write this header \
                      meanwhile",
                     folder.display()
                 ));
-                let file = file.try_clone()?;
-                lock_patiently(&file, purpose)?;
-                Held::of(file)
+                self.take_node(file, purpose)?;
             }
-            outcome => outcome?,
-        };
-        self.held.push(held);
+            taken => {
+                taken?;
+                // Not on an own device: `udevadm lock` holds this lock for the program that it
+                // runs.
+                if is_of_other_user {
+                    self.take_node(file, purpose)?;
+                }
+            }
+        }
+        if let Some(partition) = sysfs::partition_at(device, start_bytes) {
+            match self.take_lock_file(folder, partition, purpose) {
+                // There is a warning already.
+                Err(error) if is_forbidden(&error) => {}
+                taken => taken?,
+            }
+        }
+        self.take_over(file, purpose)
+    }
+
+    /// Takes `flock` on the device itself, as a user without access to the folder does.
+    fn take_node(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
+        let file = file.try_clone()?;
+        lock_patiently(&file, purpose)?;
+        self.held.push(Held::of(file));
         Ok(())
     }
 
@@ -225,9 +303,8 @@ impl DeviceFile {
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
         let Some(file) = self.local() else { return HeaderLock::none() };
-        let under = self.file_under.as_ref();
-        let mut lock =
-            HeaderLock::new(file, &self.path, self.start_bytes(), Purpose::Writing, under)?;
+        let (start_bytes, own) = (self.start_bytes(), &self.files_under[..]);
+        let mut lock = HeaderLock::new(file, &self.path, start_bytes, Purpose::Writing, own)?;
         let stays = may_lock_bytes(file);
         lock.held.iter_mut().for_each(|held| held.stays |= stays);
         Ok(lock)
@@ -242,8 +319,7 @@ impl DeviceFile {
             None => HeaderLock::none(),
             Some(file) if may_lock_bytes(file) => Ok(HeaderLock::beside(&self.path)),
             Some(file) => {
-                let under = self.file_under.as_ref();
-                HeaderLock::reading(file, &self.path, self.start_bytes(), under)
+                HeaderLock::reading(file, &self.path, self.start_bytes(), &self.files_under)
             }
         }
     }
@@ -286,7 +362,9 @@ fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
 /// The lock of a block device.
 fn lock_device(folder: &Path, device: u64, purpose: Purpose) -> io::Result<Held> {
     match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(of_lock_file(folder, &error));
+        }
         _ => {}
     }
     let path = folder.join(format!("L_{}:{}", major(device), minor(device)));
@@ -298,13 +376,18 @@ fn lock_device(folder: &Path, device: u64, purpose: Purpose) -> io::Result<Held>
             .truncate(false)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)?;
+            .open(&path)
+            .map_err(|error| of_lock_file(&path, &error))?;
         lock_patiently(&file, purpose)?;
         // The previous holder may have removed the file; then this lock protects nothing.
         if is_same_file(&file, &path) {
             return Ok(Held { file, lock_file: Some(path), stays: false });
         }
     }
+}
+
+fn of_lock_file(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {
@@ -349,9 +432,8 @@ mod tests {
         let node = tempfile::NamedTempFile::new().unwrap();
         let take = |purpose| {
             let file = File::open(node.path()).unwrap();
-            let mut lock = HeaderLock { held: Vec::new(), warning: None };
-            let device = rustix::fs::makedev(7, 4);
-            lock.take_of_device(&file, Path::new("/proc/missing"), device, purpose)?;
+            let mut lock = HeaderLock::default();
+            lock.take_of_device(&file, 0, Path::new("/proc/missing"), purpose)?;
             io::Result::Ok(lock)
         };
         let held = take(Purpose::Writing).unwrap();

@@ -19,6 +19,7 @@ pub mod mapping;
 pub(crate) mod sigbus;
 pub(crate) mod sysfs;
 pub mod uncached;
+mod under;
 
 pub use crate::access::Access;
 pub use exclusive::lock_output;
@@ -81,8 +82,8 @@ enum Storage {
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
-    /// The file under a loop device, for its lock.
-    file_under: Option<File>,
+    /// What is under a loop device, for its locks: the upper ones first.
+    files_under: Vec<File>,
     /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`], and for headers of devices.
     direct: Option<File>,
     path: PathBuf,
@@ -141,14 +142,14 @@ impl DeviceFile {
         check_type(path, &before)?;
         let is_block_device = before.file_type().is_block_device();
         let file = exclusive::open(path, access, is_block_device)?;
-        let file_under = exclusive::lock_under(path, &before, access)?;
-        let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
+        let metadata = file.metadata().map_err(|error| Error::io(path, "look at it", error))?;
         check_type(path, &metadata)?;
         if metadata.file_type().is_block_device() != is_block_device {
             return Err(replaced(path));
         }
+        let files_under = exclusive::lock_under(path, &file, access)?;
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
-            .map_err(|error| Error::io(path, "find the length of", error))?;
+            .map_err(|error| Error::io(path, "find its length", error))?;
         let is_tmpfs =
             !is_block_device && rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
         let kind = match (is_block_device || direct, is_tmpfs) {
@@ -161,7 +162,7 @@ impl DeviceFile {
         let storage = Storage::Local(file);
         let opened = Self {
             storage,
-            file_under,
+            files_under,
             direct: None,
             path,
             len_bytes,
@@ -198,7 +199,7 @@ impl DeviceFile {
         Self {
             len_bytes: remote.len_bytes(),
             storage: Storage::Remote(remote),
-            file_under: None,
+            files_under: Vec::new(),
             direct: None,
             path: path.to_owned(),
             part: None,
@@ -238,7 +239,7 @@ impl DeviceFile {
         let (file, device) = make().map_err(failed)?;
         Ok(Self {
             storage: Storage::Local(file),
-            file_under: None,
+            files_under: Vec::new(),
             direct: None,
             path,
             len_bytes,
@@ -363,7 +364,7 @@ impl DeviceFile {
 
     /// Another descriptor of the file, unless it is a device or remote.
     pub(crate) fn image(&self) -> Option<Result<File, Error>> {
-        let failed = |error| Error::io(&self.path, "look at", error);
+        let failed = |error| Error::io(&self.path, "look at it", error);
         let file = self.local()?;
         match file.metadata() {
             Ok(metadata) if !metadata.is_file() => None,

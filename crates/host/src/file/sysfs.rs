@@ -1,49 +1,69 @@
 //! Places of a block device in other devices and files, as sysfs has them: a partition in its disk,
 //! a loop device in its file.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, makedev, minor};
 
-/// The part of a file that a loop device, or a partition of one, shows.
+/// A partition in its disk, in bytes.
 #[derive(Debug)]
-pub(super) struct Under {
-    /// The file.
-    pub(super) path: PathBuf,
-    /// Start of the part, in bytes.
-    pub(super) start_bytes: u64,
-    /// Length of the part, in bytes; zero: to the end of the file.
-    pub(super) len_bytes: u64,
+pub(super) struct Partition {
+    pub(super) start: u64,
+    pub(super) len: u64,
 }
 
-/// The file under a loop device or a partition of one.
-pub(super) fn under_loop(device: u64) -> Option<Under> {
+/// The name of the file or device under a loop device, or under that of a partition.
+pub(super) fn backing_file(device: u64) -> Option<(PathBuf, Option<Partition>)> {
     let node = folder(device);
     let is_partition = node.join("partition").exists();
     let disk = if is_partition { node.join("..") } else { node.clone() };
-    let path = fs::read_to_string(disk.join("loop/backing_file")).ok()?;
-    let path = PathBuf::from(path.strip_suffix('\n').unwrap_or(&path));
-    if !fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-        return None;
+    let path = name_in(&disk)?;
+    if !is_partition {
+        return Some((path, None));
     }
-    let loop_start_bytes = number(&disk.join("loop/offset"))?;
-    Some(if is_partition {
-        let start_bytes = loop_start_bytes + number(&node.join("start"))? * 512;
-        Under { path, start_bytes, len_bytes: number(&node.join("size"))? * 512 }
-    } else {
-        let len_bytes = number(&disk.join("loop/sizelimit"))?;
-        Under { path, start_bytes: loop_start_bytes, len_bytes }
-    })
+    let bytes = |name: &str| number(&node.join(name))?.checked_mul(512);
+    Some((path, Some(Partition { start: bytes("start")?, len: bytes("size")? })))
 }
 
-/// The folders of sysfs that describe a block device, and the file under a loop device.
+/// The name in the folder of a loop device.
+fn name_in(disk: &Path) -> Option<PathBuf> {
+    let mut name = fs::read(disk.join("loop/backing_file")).ok()?;
+    name.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(name).into())
+}
+
+/// The loop devices that were made on this name.
+pub(super) fn loops_of(name: &Path) -> Vec<u64> {
+    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let nodes = entries.flatten().map(|entry| entry.path());
+    let over = nodes.filter(|node| name_in(node).as_deref() == Some(name));
+    over.filter_map(|node| device_in(&node)).collect()
+}
+
+/// Loop devices on loop devices that are followed: a name of another mount namespace may lead
+/// round in a circle here.
+const DEPTH_MAX: usize = 8;
+
+/// The folders of sysfs that describe a block device, and all that is under a loop device.
 pub(super) fn behind(device: u64) -> Vec<PathBuf> {
-    let node = fs::canonicalize(folder(device)).ok();
-    let disk = node.as_ref().filter(|node| node.join("partition").exists());
-    let disk = disk.and_then(|node| node.parent()).map(Path::to_path_buf);
-    let under = under_loop(device).map(|under| under.path);
-    [node, disk, under].into_iter().flatten().collect()
+    let mut places = Vec::new();
+    let mut next = Some(device);
+    for _ in 0..DEPTH_MAX {
+        let Some(device) = next.take() else { break };
+        let node = fs::canonicalize(folder(device)).ok();
+        let disk = node.as_ref().filter(|node| node.join("partition").exists());
+        let disk = disk.and_then(|node| node.parent()).map(Path::to_path_buf);
+        let under = backing_file(device).map(|(path, _)| path);
+        let found = under.as_ref().and_then(|path| fs::metadata(path).ok());
+        let device_under = found.filter(|found| found.file_type().is_block_device());
+        next = device_under.map(|found| found.rdev());
+        places.extend([node, disk, under].into_iter().flatten());
+    }
+    places
 }
 
 /// The partition of a disk that contains a byte, as a device of its own.
@@ -54,10 +74,15 @@ pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<u64> {
         let start = number(&node.join("start"))?;
         let end = start + number(&node.join("size"))?;
         let is_here = node.join("partition").exists() && (start..end).contains(&(at_bytes / 512));
-        let text = fs::read_to_string(node.join("dev")).ok().filter(|_| is_here)?;
-        let (major, minor) = text.trim_end().split_once(':')?;
-        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+        device_in(&node).filter(|_| is_here)
     })
+}
+
+/// The number of the device of a folder.
+fn device_in(node: &Path) -> Option<u64> {
+    let text = fs::read_to_string(node.join("dev")).ok()?;
+    let (major, minor) = text.trim_end().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn folder(device: u64) -> PathBuf {

@@ -130,7 +130,7 @@ pub(super) fn plain_name(name: &str) -> String {
 pub fn mount_at(place: &Path) -> Result<Option<Mount>, Error> {
     let place = real(place).map_err(|error| Error::io(place, "find it", error))?;
     let mount = Mounts::open().and_then(|mut mounts| mounts.at(&place));
-    mount.map_err(|error| Error::io(&place, "read the mounts of", error))
+    mount.map_err(|error| Error::io(&place, "read the mounts", error))
 }
 
 /// Unmounts a mount, if it still is the topmost one at its place. A lazy unmount succeeds while

@@ -337,6 +337,7 @@ impl Running {
         let is_up = self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)));
         if !is_up && self.outage.since.is_none() {
             self.outage.since = Some(now);
+            self.disk.set_lost();
             self.disk.say(&loss.why);
         }
     }
@@ -414,6 +415,8 @@ impl Running {
         while self.slots.len() < wanted {
             self.slots.push(Slot::Down { retry_at: now, retry_after: RETRY_FIRST });
         }
+
+        self.disk.set_found();
         if self.outage.since.take().is_some_and(|since| since < now) {
             self.disk.say("connected");
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use blockyard_protocol::nbd::client::{Event, Remote, Request};
 use blockyard_protocol::nbd::{Command, Extent};
@@ -42,6 +42,8 @@ pub(crate) struct NbdDisk {
     unflushed: Unflushed,
     /// Last reported failure.
     said: Mutex<String>,
+    /// Start of the present outage; `None` while a connection is open.
+    lost_since: Mutex<Option<SystemTime>>,
 }
 
 /// Data of a transfer.
@@ -79,6 +81,7 @@ impl NbdDisk {
             }
             Err(why) => {
                 disk.say_once(&why);
+                disk.set_lost();
                 Ok(disk)
             }
         }
@@ -97,6 +100,7 @@ impl NbdDisk {
             connection: Mutex::new(None),
             unflushed: Unflushed::default(),
             said: Mutex::default(),
+            lost_since: Mutex::default(),
         })
     }
 
@@ -156,6 +160,22 @@ impl NbdDisk {
 
     pub(super) fn connections(&self) -> usize {
         usize::from(self.settings.connections)
+    }
+
+    /// Start of the present outage; `None` while a connection is open.
+    pub(crate) fn lost_since(&self) -> Option<SystemTime> {
+        *self.lost_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No connection is open.
+    pub(super) fn set_lost(&self) {
+        let mut since = self.lost_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.get_or_insert_with(SystemTime::now);
+    }
+
+    /// A connection is open.
+    pub(super) fn set_found(&self) {
+        *self.lost_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Reports to the operator.

@@ -267,10 +267,11 @@ const PR_SET_VMA: i32 = 0x5356_4d41;
 const SOCKET_TYPE: u64 = 0xf;
 /// ioctl(2) on files and sockets: `linux/fs.h`, `asm-generic/ioctls.h`. Not `TIOCSTI`, which types
 /// into a terminal.
-const IOCTLS: [u64; 9] = [
+const IOCTLS: [u64; 10] = [
     0x1268,      // BLKSSZGET
     0x1277,      // BLKDISCARD
     0x127f,      // BLKZEROOUT
+    0x4c05,      // LOOP_GET_STATUS64
     0x8008_1272, // BLKGETSIZE64
     0x5401,      // TCGETS, by isatty(3)
     0x541b,      // FIONREAD

@@ -55,7 +55,7 @@ impl Listener {
         };
         let fd = bind_unix(path).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path)
-            .map_err(|error| Error::io(path, "look at", error))?
+            .map_err(|error| Error::io(path, "look at it", error))?
             .ino();
         let file = Some(SocketFile { path: path.to_owned(), inode });
         // From here on the drop removes the file.
@@ -71,7 +71,7 @@ impl Listener {
         let path = Path::new(&shown);
         let listener =
             TcpListener::bind(address).map_err(|error| Error::io(path, "listen", error))?;
-        let bound = listener.local_addr().map_err(|error| Error::io(path, "look at", error))?;
+        let bound = listener.local_addr().map_err(|error| Error::io(path, "look at it", error))?;
         let listener = Self { fd: listener.into(), is_unix: false, file: None };
         listener.set_non_blocking(path)?;
         Ok((listener, bound))

@@ -428,8 +428,9 @@ impl Server {
         let deadlines = deadlines.chain([self.first_use.next_deadline()]);
         let limit = deadlines.flatten().min().map(|at| at.saturating_duration_since(now));
         let fds: Vec<_> = sources.iter().map(|(_, fd, events)| (*fd, *events)).collect();
-        let ready = poll::ready_among(&fds, limit)
-            .map_err(|error| Error::io(Path::new("listening sockets"), "wait on", error))?;
+        let ready = poll::ready_among(&fds, limit).map_err(|error| {
+            Error::io(Path::new("listening sockets"), "wait for a connection", error)
+        })?;
         let sources = sources.iter().zip(ready).filter(|(_, ready)| *ready);
         Ok(sources.map(|((source, ..), _)| *source).collect())
     }

@@ -84,7 +84,7 @@ fn ring_of(control: &File) -> Result<IoUring<Entry128, cqueue::Entry>, Error> {
                 "ublk needs commands of io_uring, which this kernel does not \
                                    have; they come with Linux 6.4"
             }
-            _ => return Error::io(Path::new(CONTROL), "make a ring for", error),
+            _ => return Error::io(Path::new(CONTROL), "make a ring for it", error),
         };
         Error::parameter(CONTROL, problem)
     })

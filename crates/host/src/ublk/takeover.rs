@@ -36,7 +36,7 @@ pub(super) fn left_by_another(
     let refused = |problem: String| Err(Error::parameter(&disk, problem));
     let failed = |action| move |error| Error::io(Path::new(&path_of(number)), action, error);
     let with_path = Target { device: number, path: Some(&path) };
-    let Some(info) = settled(controller, with_path).map_err(failed("look at"))? else {
+    let Some(info) = settled(controller, with_path).map_err(failed("look at it"))? else {
         return Ok(None);
     };
     let target = Target { path: with_path.path.filter(|_| info.is_unprivileged()), ..with_path };
@@ -65,7 +65,7 @@ pub(super) fn left_by_another(
     let mut bytes = [0; PARAMETERS_BYTES];
     let ask = PARAMETERS_BYTES as u32;
     bytes[..4].copy_from_slice(&ask.to_ne_bytes());
-    controller.run(Control::GetParameters, target, &mut bytes, 0).map_err(failed("look at"))?;
+    controller.run(Control::GetParameters, target, &mut bytes, 0).map_err(failed("look at it"))?;
     let left = Geometry::of(&bytes, info.buffer_bytes);
     let Some(left) = left.filter(|left| geometry.can_serve(left)) else {
         return refused(format!(

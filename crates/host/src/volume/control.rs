@@ -10,8 +10,9 @@
 //! messages of dm-mpath only while it is active. Errors have the kernel's names (`crypt_message`,
 //! `crypt_preresume`, `multipath_message`).
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::{Op, Sector};
@@ -26,6 +27,7 @@ use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
 use super::Volume;
+use crate::backend::Device;
 use crate::device_thread::{Asked, DeviceThread};
 use crate::dirty_bitmap::{BackupId, BackupStep};
 use crate::durability::Loss;
@@ -109,6 +111,8 @@ pub struct Status {
     pub counts: Counts,
     /// Paths of multipath lines.
     pub paths: Paths,
+    /// Servers without a connection.
+    pub lost_servers: Vec<LostServer>,
     /// Failed bios of all connections since the volume was opened.
     pub errors: Errors,
     /// Current number of connections.
@@ -122,6 +126,15 @@ pub struct Paths {
     pub total: usize,
     /// Number of failed ones, as the connection sees it that has lost most.
     pub failed: usize,
+}
+
+/// A remote server without a connection. Requests wait for it, or fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostServer {
+    /// Name of the device.
+    pub device: PathBuf,
+    /// Start of the outage.
+    pub since: SystemTime,
 }
 
 /// Description of a volume when it was opened.
@@ -398,6 +411,14 @@ impl Volume {
         paths
     }
 
+    fn lost_servers(&self) -> Vec<LostServer> {
+        let lost = |device: &Device| {
+            let since = device.file.remote()?.lost_since()?;
+            Some(LostServer { device: device.file.path().to_owned(), since })
+        };
+        self.parts.backend.devices.iter().filter_map(lost).collect()
+    }
+
     /// The current state.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -425,6 +446,7 @@ impl Volume {
             loss: self.parts.durability.loss(),
             refused_write: refused_write(&loaded),
             paths: self.paths(&loaded),
+            lost_servers: self.lost_servers(),
             counts,
             errors: self.parts.gate.as_ref().map(|gate| gate.errors()).unwrap_or_default(),
             connections,

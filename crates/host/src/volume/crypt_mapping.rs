@@ -107,7 +107,7 @@ fn device_word(path: &Path) -> Result<String, Error> {
     };
     let absolute = match path.to_str() {
         Some(_) if remote::is_remote(path) => path.to_owned(),
-        _ => std::path::absolute(path).map_err(|error| Error::io(path, "look at", error))?,
+        _ => std::path::absolute(path).map_err(|error| Error::io(path, "look at it", error))?,
     };
     let word = absolute.to_str().ok_or_else(|| refused("is not UTF-8"))?;
     match word.chars().find(|&c| c.is_whitespace() || c.is_control() || c == '#') {

@@ -120,7 +120,7 @@ impl Builder<'_> {
         if let Some(remote) = file.remote() {
             let unflushed = self.unflushed_of_paths.clone().unwrap_or_default();
             let disk = remote.start(number, Arc::clone(&self.durability), unflushed);
-            let failed = |error| Error::io(file.path(), "start a thread for", error);
+            let failed = |error| Error::io(file.path(), "start a thread for it", error);
             return disk.map(DeviceQueue::Shared).map_err(failed);
         }
         if file.kind() != BackingKind::Direct {
@@ -133,7 +133,7 @@ impl Builder<'_> {
         }
         let config = QueueConfig { timeout: Some(disk::TIMEOUT), ..config };
         let disk = disk::thread::start(number, Arc::clone(file), config, elevator)
-            .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
+            .map_err(|error| Error::io(file.path(), "start a thread for it", error))?;
         Ok(DeviceQueue::Shared(disk))
     }
 

@@ -64,7 +64,7 @@ impl Volume {
         }
         let present = file
             .present_len_bytes()
-            .map_err(|error| Error::io(file.path(), "find the length of", error))?
+            .map_err(|error| Error::io(file.path(), "find its length", error))?
             .min(end_bytes);
         if start.bytes().checked_add(len_bytes).is_none_or(|end| end > present) {
             return Err(refused(format!(

@@ -46,7 +46,7 @@ impl LogReader {
         let read = |at_bytes: u64| {
             let mut sector = [0; SECTOR_BYTES];
             let read = file.read_exact_at(&mut sector, at_bytes);
-            read.map_err(|error| Error::io(path, "read the log in", error)).map(|()| sector)
+            read.map_err(|error| Error::io(path, "read its log", error)).map(|()| sector)
         };
         let first = read(0)?;
         let magic = word(&first, 0);

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 use blockyard::status::{
-    Adaptive, DirtyBitmap, ExportLimits, KindRequests, Loss, Parts, Placement, Rings, Sandbox,
-    Threads, VolumeStatus,
+    Adaptive, DirtyBitmap, ExportLimits, KindRequests, Loss, LostServer, Parts, Placement, Rings,
+    Sandbox, Threads, VolumeStatus,
 };
 use blockyard::{RequestKind, Status};
 
@@ -81,6 +81,7 @@ fn device(device: &VolumeStatus) -> String {
     if let Some(loss) = &device.loss {
         line("loss:", &lost(loss));
     }
+    device.lost_servers.iter().for_each(|lost| line("server lost:", &away(lost)));
     if let Some(refused) = &device.refused_write {
         line("read-only:", &refused.to_string());
     }
@@ -118,8 +119,7 @@ fn device(device: &VolumeStatus) -> String {
 
 fn lost(loss: &Loss) -> String {
     let Loss { device, problem, at_unix_s, status } = loss;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let when = match now.as_secs().saturating_sub(*at_unix_s) {
+    let when = match seconds_since(*at_unix_s) {
         0 => "just now".to_owned(),
         ago_s => format!("{} ago", human_time(ago_s as f64 * 1e9)),
     };
@@ -127,6 +127,17 @@ fn lost(loss: &Loss) -> String {
         "acknowledged writes may be lost, so flushes and writes fail ({status}): {device}: \
          {problem}, {when}"
     )
+}
+
+fn seconds_since(unix_s: u64) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_secs().saturating_sub(unix_s)
+}
+
+fn away(lost: &LostServer) -> String {
+    let LostServer { server, since_unix_s } = lost;
+    let time = human_time(seconds_since(*since_unix_s) as f64 * 1e9);
+    format!("{server} has had no connection for {time}; the log has the reason")
 }
 
 fn decides(one: &Adaptive) -> String {

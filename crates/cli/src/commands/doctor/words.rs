@@ -4,7 +4,7 @@ use std::path::Path;
 
 use blockyard::doctor::{Fact, FileSystem, Finding, Secret, Severity, Subject, Weakness};
 use blockyard::limit::Limit;
-use blockyard::status::Loss;
+use blockyard::status::{Loss, LostServer};
 use serde::Serialize;
 
 use crate::failure::printable;
@@ -332,6 +332,10 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 command("suspend", ""),
                 command("resume", "--accept-loss")
             ),
+        ),
+        Fact::ServerLost(LostServer { server, .. }) => (
+            format!("{server} has no connection: requests wait for it, and then fail"),
+            "start the server or repair the network; the log has the reason".into(),
         ),
         Fact::WriteRefused(refused) => (
             refused.to_string(),

@@ -1,0 +1,142 @@
+//! The file or device under a loop device.
+//!
+//! sysfs has the name that it had when the loop device was made. Another file may have this name
+//! now, or the name is one of another mount namespace. So the number of what is opened by the name
+//! must be that of the loop device (`LOOP_GET_STATUS64` of loop(4)).
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+
+use super::sysfs;
+
+/// What is under a loop device.
+#[derive(Debug)]
+pub(super) struct Under {
+    /// A regular file or a block device, open for this use alone.
+    pub(super) file: File,
+    /// Start in it of what the device shows, in bytes.
+    pub(super) start_bytes: u64,
+    /// Length of what the device shows, in bytes; zero: to the end.
+    pub(super) len_bytes: u64,
+}
+
+impl Under {
+    /// The place in it of a part of the device. The end is at most that of what the device shows.
+    pub(super) fn place_of(&self, part: &Range<u64>) -> Range<u64> {
+        let end = match self.len_bytes {
+            0 => u64::MAX,
+            len => self.start_bytes.saturating_add(len),
+        };
+        let place = |at: u64| self.start_bytes.saturating_add(at).min(end);
+        place(part.start)..place(part.end)
+    }
+}
+
+/// A look under a file or device.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// It is no loop device, and no partition of one.
+    Nothing,
+    Open(Under),
+    /// The reason why it cannot be had.
+    Unreachable(String),
+}
+
+/// Opens what is under a loop device or a partition of one; for writing too, if that is wanted and
+/// permitted.
+pub(super) fn find(device: &File, writes: bool) -> Found {
+    let is_block_device = |found: &fs::Metadata| found.file_type().is_block_device();
+    let Some(metadata) = device.metadata().ok().filter(is_block_device) else {
+        return Found::Nothing;
+    };
+    let Ok(status) = LoopStatus::of(device) else { return Found::Nothing };
+    let Some((path, partition)) = sysfs::backing_file(metadata.rdev()) else {
+        return Found::Unreachable("sysfs does not name it".into());
+    };
+    match open(&path, writes) {
+        Ok(file) if status.is_of(&file) => {
+            let (start_bytes, len_bytes) = partition
+                .map_or((status.start_bytes, status.len_bytes), |partition| {
+                    (status.start_bytes.saturating_add(partition.start), partition.len)
+                });
+            Found::Open(Under { file, start_bytes, len_bytes })
+        }
+        Ok(_) => Found::Unreachable(format!("another file has its name {} now", path.display())),
+        Err(error) => Found::Unreachable(format!("{}: {error}", path.display())),
+    }
+}
+
+/// A name that leads to a FIFO or a terminal by now must not hold up the opening.
+fn open(path: &Path, writes: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let written = writes.then(|| options.clone().write(true).open(path));
+    let file = match written {
+        Some(Ok(file)) => file,
+        _ => options.open(path)?,
+    };
+    let file_type = file.metadata()?.file_type();
+    if file_type.is_file() || file_type.is_block_device() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
+    }
+}
+
+/// `struct loop_info64` of `linux/loop.h`, as far as it is used.
+struct LoopStatus {
+    device: u64,
+    inode: u64,
+    start_bytes: u64,
+    len_bytes: u64,
+}
+
+impl LoopStatus {
+    /// The status of a loop device; an error for any other device.
+    fn of(device: &File) -> io::Result<Self> {
+        let mut info = [0_u64; LOOP_INFO_BYTES / size_of::<u64>()];
+        // SAFETY: LOOP_GET_STATUS64 writes a `loop_info64` of these bytes to the pointer, which
+        // outlives the call. Other drivers do not know the number.
+        let asked =
+            unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
+        match (asked, info) {
+            (0, [device, inode, _, start_bytes, len_bytes, ..]) => {
+                Ok(Self { device, inode, start_bytes, len_bytes })
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn is_of(&self, file: &File) -> bool {
+        file.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (self.device, self.inode))
+    }
+}
+
+/// `linux/loop.h`.
+const LOOP_GET_STATUS64: u64 = 0x4c05;
+/// Size of `loop_info64`.
+const LOOP_INFO_BYTES: usize = 232;
+
+/// The loop devices over an open file or device, and those over them: their numbers in ascending
+/// order. A loop device that was made by another name of the file is not found.
+pub(super) fn loops_over(file: &File) -> Vec<u64> {
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut names: Vec<PathBuf> = fs::read_link(name).into_iter().collect();
+    let mut loops = Vec::new();
+    while let Some(name) = names.pop() {
+        for device in sysfs::loops_of(&name) {
+            if !loops.contains(&device) {
+                names.push(format!("/dev/loop{}", minor(device)).into());
+                loops.push(device);
+            }
+        }
+    }
+    loops.sort_unstable_by_key(|device| (major(*device), minor(*device)));
+    loops
+}
