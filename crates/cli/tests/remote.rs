@@ -236,7 +236,7 @@ fn holes_of_a_blank_disk_on_a_server_are_not_read() {
     format.extend(SMALL);
     let read_bytes = || -> u64 {
         let status = lab.ok(&["status", "--json", "c"]).stdout;
-        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        let status: Value = serde_json::from_slice(&status).unwrap();
         status["devices"][0]["reads"]["bytes"].as_u64().unwrap()
     };
     // Data after a hole is found too.

@@ -9,7 +9,7 @@ const LOCKED_MIN_BYTES: u64 = 64 << 10;
 
 /// All findings, with `/proc` and `/sys` under `root`.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
-    let facts = [ciphers(root), governor(root), locked(root), io_uring(root)];
+    let facts = [ciphers(root), governor(root), nodes(root), locked(root), io_uring(root)];
     facts.into_iter().flatten().map(|fact| Finding::new(Subject::Machine, fact)).collect()
 }
 
@@ -69,6 +69,17 @@ fn governor(root: &Path) -> Option<Fact> {
     governors.sort();
     governors.dedup();
     (cpus > 0).then_some(Fact::Governor { cpus, governors })
+}
+
+/// Memory of another node is slower. Ranges as in `0-1,4`.
+fn nodes(root: &Path) -> Option<Fact> {
+    let online = read(root, "sys/devices/system/node/online")?;
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    let nodes = online.trim().split(',').map(count).sum::<Option<usize>>()?;
+    (nodes > 1).then_some(Fact::Nodes { nodes })
 }
 
 /// Secrets that are not locked can be swapped out.
@@ -138,10 +149,12 @@ mod tests {
             ("proc/sys/kernel/io_uring_disabled", "2\n"),
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand\n"),
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "ondemand\n"),
+            ("sys/devices/system/node/online", "0-1,4\n"),
         ]);
         let wanted = [
             Fact::NoAesInstructions,
             Fact::Governor { cpus: 2, governors: vec!["ondemand".into()] },
+            Fact::Nodes { nodes: 3 },
             Fact::LockedMemory { limit_bytes: 16384 },
             Fact::IoUringDisabled,
         ];

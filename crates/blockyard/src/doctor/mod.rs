@@ -27,6 +27,7 @@ use std::time::Duration;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::luks::Notice;
 use blockyard_crypt::signature::Signature;
+use blockyard_host::cpus;
 use blockyard_host::remote::is_remote;
 
 use crate::error::contained;
@@ -89,6 +90,18 @@ pub enum Fact {
         cpus: usize,
         /// Their governors, each once.
         governors: Vec<String>,
+    },
+    /// The machine has several NUMA nodes.
+    Nodes {
+        /// Their number.
+        nodes: usize,
+    },
+    /// The quota of the control group is below the number of CPUs.
+    Quota {
+        /// CPUs whose time it permits.
+        quota_cpus: usize,
+        /// CPUs that may be used.
+        cpus: usize,
     },
     /// The limit of locked memory is low, and there is swap.
     LockedMemory {
@@ -350,7 +363,9 @@ impl Fact {
             | Self::PathMissing { .. }
             | Self::BuffersTaken { .. }
             | Self::FewConnections { .. } => Severity::Slow,
-            Self::NoHoles
+            Self::Nodes { .. }
+            | Self::Quota { .. }
+            | Self::NoHoles
             | Self::PageCache
             | Self::TrimUnsupported { .. }
             | Self::TrimDisabled { .. }
@@ -389,10 +404,14 @@ pub struct Checked<'a> {
     pub trim: Trim,
 }
 
-/// Checks this machine: cipher instructions, clock, locked memory, io_uring.
+/// Checks this machine: cipher instructions, clock, nodes, quota, locked memory, io_uring.
 #[must_use]
 pub fn machine() -> Vec<Finding> {
-    machine::findings(Path::new("/"))
+    let mut findings = machine::findings(Path::new("/"));
+    let cpus = cpus::allowed().len();
+    let quota = cpus::quota().map(|quota_cpus| Fact::Quota { quota_cpus, cpus });
+    findings.extend(quota.map(|fact| Finding::new(Subject::Machine, fact)));
+    findings
 }
 
 /// Checks a volume: the place of its file, and its header.

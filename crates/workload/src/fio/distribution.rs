@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn sum_of_the_weights_is_that_of_each_one() {
         for theta in [0.001, 0.5, 0.999, 1.001, 1.2, 2.0, 9.999] {
-            for ranks in [1, 2, 999, 1000, 1001, 1_000_000] {
+            for ranks in [1_u32, 2, 999, 1000, 1001, 1_000_000] {
                 let each: f64 = (1..=ranks).map(|rank| f64::from(rank).powf(-theta)).sum();
                 let error = zeta(theta, u64::from(ranks)) / each - 1.0;
                 assert!(error.abs() < 1e-10, "{theta} {ranks}: {error}");

@@ -88,6 +88,14 @@ fn of_machine(fact: &Fact) -> (String, String) {
             ),
             "cpupower frequency-set --governor performance",
         ),
+        Fact::Nodes { nodes } => (
+            format!("the machine has {nodes} NUMA nodes, and memory of another node is slower"),
+            "blockyard serve --numa auto, if the CPUs of one node suffice",
+        ),
+        Fact::Quota { quota_cpus, cpus } => (
+            format!("the control group permits the time of {quota_cpus} of {cpus} CPUs"),
+            "cpu.max of the control group, or CPUQuota= in the unit of the service",
+        ),
         Fact::LockedMemory { limit_bytes } => (
             format!("only {limit_bytes} bytes may be locked in memory: keys can get into swap"),
             "ulimit -l 64, or LimitMEMLOCK=64K in the unit of the service",
