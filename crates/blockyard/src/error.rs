@@ -213,7 +213,7 @@ impl Error {
         match self {
             Self::Recorded | Self::WouldOverwrite { .. } | Self::MountBusy { .. } => true,
             Self::Output(error) => error.is_busy(),
-            Self::Format(FormatError::WouldDestroy { .. }) => true,
+            Self::Format(FormatError::WouldDestroy { .. } | FormatError::Changed(_)) => true,
             // Another program has made it meanwhile.
             Self::Format(FormatError::Create { source, .. }) => {
                 source.kind() == io::ErrorKind::AlreadyExists

@@ -43,7 +43,6 @@ use rustix::fs::SeekFrom;
 use crate::cost::Cost;
 pub use crate::cost::Pbkdf;
 use crate::error::contained;
-use crate::header::changed_meanwhile;
 use crate::output::is_same_file;
 use crate::size::human_size;
 use crate::sparse::is_zero;
@@ -216,6 +215,13 @@ pub enum FormatError {
         /// Error of the system or the server.
         problem: String,
     },
+    /// Another program has written to the file or device.
+    #[error(
+        "{path}: another program has written to it while this one waited for an answer; nothing was \
+         formatted: look at it and try again",
+        path = .0.display()
+    )]
+    Changed(PathBuf),
     /// The file or device has data, and [`FormatOptions::replace`] is false.
     #[error(
         "{path} holds data, which formatting destroys; `replace` is false",
@@ -316,16 +322,7 @@ impl FormatOptions {
             .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
         let lock = Some(device.lock_header()?);
         let path = self.header.as_deref().unwrap_or(path).to_owned();
-        Ok(Unformatted {
-            created,
-            path,
-            device,
-            data,
-            data_len_bytes,
-            options,
-            lock,
-            seen: Vec::new(),
-        })
+        Ok(Unformatted { created, path, device, data, data_len_bytes, options, lock, seen: None })
     }
 
     /// Refuses a header path that is empty or names the volume, which may be missing yet.
@@ -426,8 +423,8 @@ pub struct Unformatted {
     options: HeaderOptions,
     /// `None` while a person is asked.
     lock: Option<HeaderLock>,
-    /// The start of the disk when the lock was given back.
-    seen: Vec<u8>,
+    /// The start of the disk when the lock was given back; `None` if it cannot be read.
+    seen: Option<Vec<u8>>,
 }
 
 impl Unformatted {
@@ -445,32 +442,26 @@ impl Unformatted {
 
     /// Gives the lock of the header back, so that other programs need not wait for a person.
     /// [`Unformatted::format`] takes it again.
-    ///
-    /// # Errors
-    /// The device cannot be read.
-    pub fn release(&mut self) -> Result<(), Error> {
-        self.seen = self.start()?;
+    pub fn release(&mut self) {
+        self.seen = self.start();
         self.lock = None;
-        Ok(())
     }
 
     /// Takes the lock again.
     fn lock_again(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
             self.lock = Some(self.device.lock_header()?);
-            if self.start()? != self.seen {
-                return Err(Error::crypt(&self.path, changed_meanwhile()));
+            if self.start() != self.seen {
+                return Err(FormatError::Changed(self.path.clone()).into());
             }
         }
         Ok(())
     }
 
     /// The bytes in which volumes and file systems have their signatures.
-    fn start(&self) -> Result<Vec<u8>, FormatError> {
+    fn start(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; START_BYTES.min(self.device.len_bytes()) as usize];
-        let read = self.device.read_at(0, &mut bytes);
-        read.map_err(|error| cannot_read(self.device.path(), &error))?;
-        Ok(bytes)
+        self.device.read_at(0, &mut bytes).ok().map(|()| bytes)
     }
 
     /// Searches for data that formatting destroys, except zeros. A disk on a server may be read as

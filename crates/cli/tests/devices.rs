@@ -265,6 +265,31 @@ fn header_of_a_loop_device_without_its_file_is_written_with_a_warning() {
     fs::remove_file(lab.path("away (deleted)")).unwrap();
     let said = warning(&lab);
     assert!(said.contains("no lock of the file under this loop device"), "{said}");
+    // The data of a volume has a lock of its own.
+    let load = ["load", disk, "-d", "pass", "-i", "pass", "--allow-short"];
+    let said = text(&lab.ok(&load).stderr);
+    assert!(said.contains("no lock of the file under this loop device"), "{said}");
+}
+
+/// The page cache of the lower device does not see what is written by the name of the file.
+#[test]
+fn key_that_was_added_by_another_name_is_kept_by_a_loop_device_on_a_loop_device() {
+    let lab = Lab::new();
+    let cheap = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+    lab.ok(&[&["format", "image", "--size", "20M", "-d", "pass"][..], &cheap].concat());
+    lab.write("new", "new");
+    lab.write("third", "third");
+    let Some(lower) = LoopDevice::attach(&lab.path("image")) else { return };
+    let upper = LoopDevice::attach(&lower.path).unwrap();
+    let disk = upper.path.to_str().unwrap();
+    lab.ok(&["key", "list", disk]);
+    for (name, key) in [("image", "new"), (disk, "third")] {
+        let add = ["key", "add", name, "-d", "pass", "--new-keyfile", key];
+        lab.ok(&[&add[..], &cheap].concat());
+    }
+    for (name, key) in [("image", "third"), (disk, "new")] {
+        lab.ok(&["dump", name, "-d", key, "-o", "plain", "--force"]);
+    }
 }
 
 /// A writer by the name of the file does not see the lock of the device.

@@ -254,6 +254,27 @@ fn without_a_path_the_error_comes_at_once() {
     }
 }
 
+/// Nothing checks the path then.
+#[test]
+fn server_of_a_path_is_found_again_without_a_client() {
+    let mut paths = Paths::failing(MQ);
+    let lost = |paths: &Paths| {
+        let reply = paths.lab.ok(&["status", "--json", "ctl"]).stdout;
+        let reply: Value = serde_json::from_slice(&reply).unwrap();
+        reply["devices"][0]["lost_servers"].clone()
+    };
+    paths.kill(0);
+    paths.near.wait_for_line("socket=a: cannot connect");
+    let server = lost(&paths);
+    assert_eq!((&server[0]["is_path"], &server[1]), (&true.into(), &Value::Null), "{server}");
+    assert!(server[0]["server"].as_str().unwrap().ends_with("socket=a"), "{server}");
+    let once = text(&paths.lab.ok(&["top", "--once", "ctl"]).stdout);
+    assert!(once.contains("server lost (see status)"), "{once}");
+    paths.start(0);
+    paths.near.wait_for_line("socket=a: connected");
+    assert_eq!(lost(&paths), Value::Array(Vec::new()));
+}
+
 #[test]
 fn lost_path_is_an_event_of_its_own_kind() {
     let lab = Lab::new();

@@ -246,6 +246,8 @@ pub enum Fact {
     Errors {
         /// Their number.
         requests: u64,
+        /// Those of them that failed because the connection to a device was lost.
+        transport: u64,
     },
     /// Requests wait for a resume.
     Suspended {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::{Fact, Finding, Subject};
-use crate::Status;
 use crate::limit::Party;
 use crate::status::{Activity, KeyState, State, VolumeStatus};
+use crate::{RequestKind, Status};
 
 /// Another connection helps only if this much of a CPU is idle. Ours.
 const IDLE_CPUS_MIN: f64 = 0.5;
@@ -60,7 +60,9 @@ struct Export<'a> {
 impl Export<'_> {
     fn facts(&self) -> Vec<Fact> {
         let counts = &self.device.counts;
-        let requests = counts.errors;
+        let transport = RequestKind::ALL
+            .map(|kind| self.device.activity.requests.of(kind).error_classes.transport);
+        let errors = Fact::Errors { requests: counts.errors, transport: transport.iter().sum() };
         let refused = self.device.refused_write;
         let held = counts.held_bios;
         let is_suspended = self.device.state == State::Suspended;
@@ -69,13 +71,13 @@ impl Export<'_> {
             self.device.loss.clone().map(Fact::Lost),
             refused.map(Fact::WriteRefused),
             // The refused writes are among the errors, and no sign of a bad disk.
-            (requests > 0 && refused.is_none()).then_some(Fact::Errors { requests }),
+            (counts.errors > 0 && refused.is_none()).then_some(errors),
             (is_suspended || held > 0).then_some(Fact::Suspended { requests: held }),
             (self.device.key == KeyState::Wiped).then_some(Fact::KeyWiped),
             self.parked(),
             self.limit(),
         ];
-        servers.chain(facts.into_iter().flatten()).collect()
+        facts.into_iter().flatten().chain(servers).collect()
     }
 
     fn parked(&self) -> Option<Fact> {
@@ -183,14 +185,14 @@ mod tests {
     fn each_cause_of_a_wait_is_a_finding() {
         let multipath = json!(["0 8 multipath 0 0 1 1 round-robin 0 1 0 8:0"]);
         for (more, wanted) in [
-            (json!({ "errors": 3 }), Fact::Errors { requests: 3 }),
+            (json!({ "errors": 3 }), Fact::Errors { requests: 3, transport: 0 }),
             (
                 json!({ "refused_write": { "sector": 8, "sectors": 1, "at_unix_s": 7 } }),
                 Fact::WriteRefused(RefusedWrite { sector: 8, sectors: 1, at_unix_s: 7 }),
             ),
             (
-                json!({ "lost_servers": [{ "server": "nbd://a", "since_unix_s": 7 }] }),
-                Fact::ServerLost(LostServer { server: "nbd://a".into(), since_unix_s: 7 }),
+                json!({ "lost_servers": [{ "server": "nbd://a" }] }),
+                Fact::ServerLost(LostServer { server: "nbd://a".into(), ..LostServer::default() }),
             ),
             (json!({ "state": "suspended", "held_bios": 2 }), Fact::Suspended { requests: 2 }),
             (json!({ "key": "wiped" }), Fact::KeyWiped),

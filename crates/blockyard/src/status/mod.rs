@@ -240,6 +240,8 @@ pub struct Loss {
 pub struct LostServer {
     /// Its export, as a URI.
     pub server: String,
+    /// It is one of several paths to a disk.
+    pub is_path: bool,
     /// Start of the outage in seconds since 1970.
     pub since_unix_s: u64,
 }

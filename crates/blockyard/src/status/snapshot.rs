@@ -225,7 +225,12 @@ impl From<&blockyard_host::durability::Loss> for Loss {
 
 impl From<&HostLostServer> for LostServer {
     fn from(lost: &HostLostServer) -> Self {
-        Self { server: lost.device.display().to_string(), since_unix_s: unix_s(lost.since) }
+        let HostLostServer { device, is_path, since } = lost;
+        Self {
+            server: device.display().to_string(),
+            is_path: *is_path,
+            since_unix_s: unix_s(*since),
+        }
     }
 }
 

@@ -80,7 +80,7 @@ fn json() -> String {
         r#""placement":{"cpus":"0-3","quota_cpus":2,"memory_node":0},"devices":[{"#,
         r#""exports":["home","h"],"size_bytes":4096,"state":"suspended","key":"wiped","#,
         r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
-        r#""lost_servers":[{"server":"nbd://a","since_unix_s":8}],"#,
+        r#""lost_servers":[{"server":"nbd://a","is_path":false,"since_unix_s":8}],"#,
         r#""refused_write":{"sector":8,"sectors":1,"at_unix_s":9},"#,
         r#""dirty_bitmap":{"name":"daily","granularity_bytes":65536,"#,
         r#""dirty_bytes":1,"frozen_bytes":null,"backup":null},"#,

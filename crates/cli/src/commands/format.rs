@@ -146,11 +146,11 @@ fn opened(args: &FormatArgs, options: &FormatOptions) -> Result<Unformatted, Fai
     let mut unformatted = options.open(&args.volume)?;
     warn_of_lock(unformatted.path(), unformatted.lock_warning());
     if args.batch_mode {
-        unformatted.release()?;
+        unformatted.release();
         return Ok(unformatted);
     }
     let found = content(|progress| unformatted.content(progress))?;
-    unformatted.release()?;
+    unformatted.release();
     if let Some(content) = found {
         let place = unformatted.path().display();
         let loss = loss(content);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use blockyard::limit::Limit;
 use blockyard::status::{
-    Activity, KindRequests, Loss, RefusedWrite, Shares, State, Threads, VolumeStatus,
+    Activity, KindRequests, Loss, LostServer, RefusedWrite, Shares, State, Threads, VolumeStatus,
 };
 use blockyard::{Control, RequestKind, Stage, Status, StopSignal};
 use blockyard_host::process::CollectedSignal;
@@ -228,6 +228,7 @@ struct VolumeReport<'a> {
     exports: &'a [String],
     state: State,
     loss: Option<&'a Loss>,
+    lost_servers: &'a [LostServer],
     refused_write: Option<&'a RefusedWrite>,
     in_flight: u64,
     connections: u64,
@@ -270,6 +271,7 @@ impl<'a> VolumeReport<'a> {
             exports: &device.exports,
             state: device.state,
             loss: device.loss.as_ref(),
+            lost_servers: &device.lost_servers,
             refused_write: device.refused_write.as_ref(),
             in_flight: device.counts.in_flight,
             connections: device.counts.connections,
@@ -291,11 +293,12 @@ fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
     let names: Vec<String> = device.exports.iter().map(|name| format!("{name:?}")).collect();
     let activity = &device.activity;
     let mut text = printable(&format!(
-        "export {}: {}{}{}, {}, {} in flight",
+        "export {}: {}{}{}{}, {}, {} in flight",
         names.join(", "),
         device.state.name(),
         if device.loss.is_none() { "" } else { ", flushes and writes fail (see status)" },
         if device.refused_write.is_none() { "" } else { ", writes fail (see status)" },
+        if device.lost_servers.is_empty() { "" } else { ", server lost (see status)" },
         human_count(device.counts.connections, "connection"),
         device.counts.in_flight,
     ));

@@ -14,14 +14,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Access;
 use super::under::{self, Found};
-use crate::Error;
+use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -46,19 +47,14 @@ pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result
 }
 
 /// Locks what is under an open loop device: its part of the file, and of each device between them.
-/// Nothing is locked where that cannot be opened.
+/// A writer is warned where that cannot be done.
 pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<Vec<File>, Error> {
     let mut locked = Vec::new();
     let mut part = 0..u64::MAX;
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
         part = below.place_of(&part);
-        let mut range = whole_file(lock_type(access));
-        // A place behind the longest file locks nothing that is there.
-        range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
-        // Zero is a range without an end.
-        range.l_len = (part.end - part.start).try_into().unwrap_or(0);
-        match patiently(|| set_lock(&below.file, &range)) {
+        match patiently(|| lock_part(&below.file, &part, access)) {
             Err(error) if is_taken(&error) => return Err(refused(path, "lock its file", error)),
             // The other errors come from a file system without locks.
             _ => {}
@@ -66,7 +62,38 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
         found = under::find(&below.file, access.writes());
         locked.push(below.file);
     }
+    match found {
+        Found::Unreachable(reason) if access.writes() => {
+            log::Event::new(log::Kind::Warning).say(format_args!(
+                "{}: no lock of the file under this loop device ({reason}): see to it that no \
+                 program opens the volume by the name of the file meanwhile",
+                path.display()
+            ));
+        }
+        _ => {}
+    }
     Ok(locked)
+}
+
+/// Locks a part of what is under a loop device.
+fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<()> {
+    let mut range = whole_file(lock_type(access));
+    // A place behind the longest file locks nothing that is there.
+    range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
+    // Zero is a range without an end.
+    range.l_len = (part.end - part.start).try_into().unwrap_or(0);
+    if range.l_len == 0 && file.metadata()?.file_type().is_block_device() {
+        // That byte is not ours: see `Access::Shared`.
+        range.l_len = SHARED_BYTE - range.l_start;
+    }
+    match set_lock(file, &range) {
+        // The file is open for reading only. This lock keeps writers of the file out too.
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+            range.l_type = libc::F_RDLCK as i16;
+            set_lock(file, &range)
+        }
+        locked => locked,
+    }
 }
 
 fn refused(path: &Path, action: &'static str, error: io::Error) -> Error {

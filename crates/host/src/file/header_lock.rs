@@ -5,7 +5,7 @@
 //! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A file and the loop devices over it
 //! have separate locks, and so do a disk and its partition; all that apply are taken, those of what
 //! is under a device first. Without access to the folder, `flock` on the device itself keeps out
-//! other programs of ours, and not cryptsetup; on the device of another user it is taken too.
+//! other programs of ours, and not cryptsetup. With access it is taken too, if it is free.
 //! cryptsetup does not see the OFD lock of an open volume.
 //!
 //! On some file systems `flock` may lock all bytes of the file, for the same owner as the OFD lock
@@ -17,8 +17,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock, fstatfs, major, minor};
-use rustix::process::geteuid;
+use rustix::fs::{Advice, FlockOperation, fadvise, flock, fstatfs, major, minor};
 
 use super::exclusive::patiently;
 use super::under::{self, Found};
@@ -151,12 +150,18 @@ impl HeaderLock {
             self.take_under(file, start_bytes, purpose, own)?;
             self.take_of_device(file, start_bytes, Path::new(LOCK_FOLDER), purpose)
         } else {
-            self.take_of_file(file, purpose, own)
+            self.take_of_file(file, start_bytes, purpose, own)
         }
     }
 
     /// Takes the lock of a regular file, and those of the loop devices over it.
-    fn take_of_file(&mut self, file: &File, purpose: Purpose, own: &[File]) -> io::Result<()> {
+    fn take_of_file(
+        &mut self,
+        file: &File,
+        start_bytes: u64,
+        purpose: Purpose,
+        own: &[File],
+    ) -> io::Result<()> {
         let id = FileId::of(&file.metadata()?);
         let is_same = |own: &&File| own.metadata().is_ok_and(|own| FileId::of(&own) == id);
         let own = own.iter().find(is_same).filter(|own| may_lock_bytes(own));
@@ -181,7 +186,10 @@ impl HeaderLock {
             }
         };
         self.held.extend(held);
-        self.take_over(file, purpose)
+        if may_lock_bytes(file) {
+            forget_cache(file);
+        }
+        self.take_over(file, start_bytes, purpose)
     }
 
     /// Takes the lock of the file or device under a loop device.
@@ -196,7 +204,11 @@ impl HeaderLock {
             Found::Nothing => Ok(()),
             Found::Open(under) => {
                 let start_bytes = under.start_bytes.saturating_add(start_bytes);
-                match self.take(&under.file, start_bytes, purpose, own) {
+                let taken = self.take(&under.file, start_bytes, purpose, own);
+                // A loop device reads another one through a page cache, which does not see what
+                // was written by another name.
+                forget_cache(&under.file);
+                match taken {
                     // Perhaps it is the lock of a served volume.
                     Err(_) if purpose == Purpose::Reading && may_lock_bytes(&under.file) => Ok(()),
                     taken => taken,
@@ -212,12 +224,18 @@ impl HeaderLock {
         }
     }
 
-    /// Takes the locks of the loop devices over a file or device, as cryptsetup does that uses
-    /// them. Usually only root may.
-    fn take_over(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
-        for device in under::loops_over(file) {
+    /// Takes the locks of the loop devices over a place of a file or device, and of their partitions,
+    /// as cryptsetup does that uses them. Usually only root may.
+    fn take_over(&mut self, file: &File, start_bytes: u64, purpose: Purpose) -> io::Result<()> {
+        for device in under::over(file, start_bytes) {
             match self.take_lock_file(Path::new(LOCK_FOLDER), device, purpose) {
-                Err(error) if is_forbidden(&error) => break,
+                Err(error) if is_forbidden(&error) => {
+                    self.warn(&format!(
+                        "no lock of the loop devices over this file ({error}): see to it that \
+                         cryptsetup does not write this header by their names meanwhile"
+                    ));
+                    break;
+                }
                 taken => taken?,
             }
         }
@@ -248,9 +266,7 @@ impl HeaderLock {
         folder: &Path,
         purpose: Purpose,
     ) -> io::Result<()> {
-        let node = file.metadata()?;
-        let device = node.rdev();
-        let is_of_other_user = node.uid() != geteuid().as_raw();
+        let device = file.metadata()?.rdev();
         match self.take_lock_file(folder, device, purpose) {
             Err(error) if is_forbidden(&error) => {
                 self.warn(&format!(
@@ -262,21 +278,34 @@ impl HeaderLock {
             }
             taken => {
                 taken?;
-                // Not on an own device: `udevadm lock` holds this lock for the program that it
-                // runs.
-                if is_of_other_user {
-                    self.take_node(file, purpose)?;
-                }
+                self.take_node_too(file, purpose)?;
             }
         }
         if let Some(partition) = sysfs::partition_at(device, start_bytes) {
-            match self.take_lock_file(folder, partition, purpose) {
+            match self.take_lock_file(folder, partition.device, purpose) {
                 // There is a warning already.
                 Err(error) if is_forbidden(&error) => {}
                 taken => taken?,
             }
         }
-        self.take_over(file, purpose)
+        self.take_over(file, start_bytes, purpose)
+    }
+
+    /// Takes the lock of the device itself beside that in the folder, against users without access
+    /// to the folder. It is no refusal if another program has it: `udevadm lock` holds it for the
+    /// program that it runs.
+    fn take_node_too(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
+        match (self.take_node(file, purpose), purpose) {
+            (Err(error), Purpose::Writing) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.warn(
+                    "another program has locked this device with flock: if that is not udevadm \
+                     lock, see to it that it does not write this header meanwhile",
+                );
+                Ok(())
+            }
+            (Err(_), Purpose::Reading) => Ok(()),
+            (taken, _) => taken,
+        }
     }
 
     /// Takes `flock` on the device itself, as a user without access to the folder does.
@@ -329,7 +358,7 @@ impl DeviceFile {
 /// NFS (`fs/nfs/file.c`), FUSE, if its program passes locks on as GlusterFS does
 /// (`fs/fuse/file.c`), SMB (`fs/smb/client/file.c`) and 9p (`fs/9p/vfs_file.c`). Numbers of
 /// `linux/magic.h`.
-fn may_lock_bytes(file: &File) -> bool {
+pub(super) fn may_lock_bytes(file: &File) -> bool {
     const NFS: u64 = 0x6969;
     const FUSE: u64 = 0x6573_5546;
     const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
@@ -337,6 +366,12 @@ fn may_lock_bytes(file: &File) -> bool {
     let Ok(found) = fstatfs(file) else { return false };
     let magic = found.f_type as u64 & u64::from(u32::MAX);
     [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
+}
+
+/// Drops the cached pages that are on disk already: another mount of a network file system, or
+/// another name of a device, may have written since. Pages that are in use or dirty stay.
+pub(super) fn forget_cache(file: &File) {
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
 fn is_forbidden(error: &io::Error) -> bool {

@@ -3,21 +3,27 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, makedev, minor};
 
-/// A partition in its disk, in bytes.
+/// A partition of a disk.
 #[derive(Debug)]
 pub(super) struct Partition {
-    pub(super) start: u64,
-    pub(super) len: u64,
+    /// Number of its device.
+    pub(super) device: u64,
+    /// Name of its device.
+    pub(super) path: PathBuf,
+    /// Place in the disk.
+    pub(super) bytes: Range<u64>,
 }
 
-/// The name of the file or device under a loop device, or under that of a partition.
-pub(super) fn backing_file(device: u64) -> Option<(PathBuf, Option<Partition>)> {
+/// The name of the file or device under a loop device, or under that of a partition, whose place in
+/// bytes is told too.
+pub(super) fn backing_file(device: u64) -> Option<(PathBuf, Option<Range<u64>>)> {
     let node = folder(device);
     let is_partition = node.join("partition").exists();
     let disk = if is_partition { node.join("..") } else { node.clone() };
@@ -25,8 +31,14 @@ pub(super) fn backing_file(device: u64) -> Option<(PathBuf, Option<Partition>)> 
     if !is_partition {
         return Some((path, None));
     }
-    let bytes = |name: &str| number(&node.join(name))?.checked_mul(512);
-    Some((path, Some(Partition { start: bytes("start")?, len: bytes("size")? })))
+    Some((path, Some(place_in(&node)?)))
+}
+
+/// The place of a partition in its disk, in bytes.
+fn place_in(partition: &Path) -> Option<Range<u64>> {
+    let start = number(&partition.join("start"))?.checked_mul(512)?;
+    let len = number(&partition.join("size"))?.checked_mul(512)?;
+    Some(start..start.checked_add(len)?)
 }
 
 /// The name in the folder of a loop device.
@@ -36,12 +48,22 @@ fn name_in(disk: &Path) -> Option<PathBuf> {
     Some(OsString::from_vec(name).into())
 }
 
-/// The loop devices that were made on this name.
-pub(super) fn loops_of(name: &Path) -> Vec<u64> {
+/// The loop devices in use: number and name.
+pub(super) fn loops() -> Vec<(u64, PathBuf)> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let nodes = entries.flatten().map(|entry| entry.path());
-    let over = nodes.filter(|node| name_in(node).as_deref() == Some(name));
-    over.filter_map(|node| device_in(&node)).collect()
+    let in_use = nodes.filter(|node| node.join("loop").exists());
+    in_use.filter_map(|node| Some((device_in(&node)?, device_path(&node)?))).collect()
+}
+
+/// The name of the device of a folder.
+fn device_path(node: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(node.file_name()?))
+}
+
+/// Start of what a loop device shows, in bytes of its file.
+pub(super) fn loop_start(device: u64) -> u64 {
+    number(&folder(device).join("loop/offset")).unwrap_or(0)
 }
 
 /// Loop devices on loop devices that are followed: a name of another mount namespace may lead
@@ -67,14 +89,14 @@ pub(super) fn behind(device: u64) -> Vec<PathBuf> {
 }
 
 /// The partition of a disk that contains a byte, as a device of its own.
-pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<u64> {
+pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<Partition> {
     let entries = fs::read_dir(folder(disk)).ok()?;
     entries.flatten().find_map(|entry| {
         let node = entry.path();
-        let start = number(&node.join("start"))?;
-        let end = start + number(&node.join("size"))?;
-        let is_here = node.join("partition").exists() && (start..end).contains(&(at_bytes / 512));
-        device_in(&node).filter(|_| is_here)
+        let bytes = place_in(&node).filter(|bytes| bytes.contains(&at_bytes))?;
+        let is_partition = node.join("partition").exists();
+        let (device, path) = (device_in(&node)?, device_path(&node)?);
+        is_partition.then_some(Partition { device, path, bytes })
     })
 }
 

@@ -11,9 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
-
-use super::sysfs;
+use super::sysfs::{self, Partition};
 
 /// What is under a loop device.
 #[derive(Debug)]
@@ -61,10 +59,12 @@ pub(super) fn find(device: &File, writes: bool) -> Found {
     };
     match open(&path, writes) {
         Ok(file) if status.is_of(&file) => {
-            let (start_bytes, len_bytes) = partition
-                .map_or((status.start_bytes, status.len_bytes), |partition| {
-                    (status.start_bytes.saturating_add(partition.start), partition.len)
-                });
+            let (start_bytes, len_bytes) = match partition {
+                None => (status.start_bytes, status.len_bytes),
+                Some(bytes) => {
+                    (status.start_bytes.saturating_add(bytes.start), bytes.end - bytes.start)
+                }
+            };
             Found::Open(Under { file, start_bytes, len_bytes })
         }
         Ok(_) => Found::Unreachable(format!("another file has its name {} now", path.display())),
@@ -123,20 +123,49 @@ const LOOP_GET_STATUS64: u64 = 0x4c05;
 /// Size of `loop_info64`.
 const LOOP_INFO_BYTES: usize = 232;
 
-/// The loop devices over an open file or device, and those over them: their numbers in ascending
-/// order. A loop device that was made by another name of the file is not found.
-pub(super) fn loops_over(file: &File) -> Vec<u64> {
-    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let mut names: Vec<PathBuf> = fs::read_link(name).into_iter().collect();
-    let mut loops = Vec::new();
-    while let Some(name) = names.pop() {
-        for device in sysfs::loops_of(&name) {
-            if !loops.contains(&device) {
-                names.push(format!("/dev/loop{}", minor(device)).into());
-                loops.push(device);
+/// The loop devices that show a place of an open file or device, those over them, and the partitions
+/// of all of them at this place: their numbers, without order. Without the permission to open them,
+/// they are known by the name of the file when they were made.
+pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut places = vec![(file.try_clone().ok(), name_of(file), start_bytes)];
+    let number = file.metadata().map_or(0, |metadata| metadata.rdev());
+    if let Some(partition) = sysfs::partition_at(number, start_bytes) {
+        places.push(place_of(partition, start_bytes));
+    }
+    while let Some((file, name, start_bytes)) = places.pop() {
+        for (device, path) in sysfs::loops() {
+            let loop_file = open(&path, false).ok();
+            let status = loop_file.as_ref().and_then(|it| LoopStatus::of(it).ok());
+            let is_over = match (&status, &file) {
+                (Some(status), Some(file)) if status.is_of(file) => true,
+                _ => sysfs::backing_file(device).map(|(name, _)| name) == name && name.is_some(),
+            };
+            let loop_start = status.map_or_else(|| sysfs::loop_start(device), |it| it.start_bytes);
+            let Some(start_bytes) = start_bytes.checked_sub(loop_start).filter(|_| is_over) else {
+                continue;
+            };
+            if found.contains(&device) {
+                continue;
+            }
+            found.push(device);
+            places.push((loop_file, Some(path), start_bytes));
+            if let Some(partition) = sysfs::partition_at(device, start_bytes) {
+                found.push(partition.device);
+                places.push(place_of(partition, start_bytes));
             }
         }
     }
-    loops.sort_unstable_by_key(|device| (major(*device), minor(*device)));
-    loops
+    found
+}
+
+/// A place of a disk in its partition.
+fn place_of(partition: Partition, start_bytes: u64) -> (Option<File>, Option<PathBuf>, u64) {
+    let Partition { path, bytes, .. } = partition;
+    (open(&path, false).ok(), Some(path), start_bytes - bytes.start)
+}
+
+/// The present name of an open file.
+fn name_of(file: &File) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }

@@ -467,16 +467,19 @@ impl Running {
         let is_down = self.outage.since.is_some();
         for index in 0..self.slots.len() {
             let Slot::Down { retry_at, retry_after } = self.slots[index] else { continue };
-            let is_due = match (self.is_path, is_down) {
-                // Its checks determine the time, and need only one connection.
-                (true, true) => index == 0 && !self.waiting.checks.is_empty(),
-                _ => retry_at <= now,
-            };
+            // A check of a path waits for no pause.
+            let is_checked = self.is_path && is_down && !self.waiting.checks.is_empty();
+            let is_due = self.is_dialed(index, !is_down) && (retry_at <= now || is_checked);
             if is_due && self.may_dial() {
                 self.slots[index] = Slot::Dialing { retry_after };
                 self.dial(index);
             }
         }
+    }
+
+    /// Whether a slot is connected again: a path whose server is away needs only the first.
+    fn is_dialed(&self, index: usize, is_up: bool) -> bool {
+        !self.is_path || is_up || index == 0
     }
 
     fn dial(&self, index: usize) {
@@ -600,10 +603,10 @@ impl Running {
         let waits = !self.waiting.ready.is_empty();
         let mut times: Vec<Instant> = self.dying.iter().filter_map(Dying::until).collect();
         times.extend(self.fails_at().filter(|_| waits && !self.is_path));
-        for slot in &self.slots {
+        for (index, slot) in self.slots.iter().enumerate() {
             match slot {
                 Slot::Up(link) => times.extend(link.look_at()),
-                Slot::Down { retry_at, .. } if (!self.is_path || is_up) && self.may_dial() => {
+                Slot::Down { retry_at, .. } if self.is_dialed(index, is_up) && self.may_dial() => {
                     times.push(*retry_at);
                 }
                 Slot::Down { .. } | Slot::Dialing { .. } => {}

@@ -20,8 +20,8 @@
 //! when its process ends, the kernel closes the socket.
 //!
 //! A plain device holds operations for its server, up to a limit, and reconnects repeatedly. A path
-//! of a multipath line does not: lost operations fail with [`BlkStatus::Transport`], another path
-//! is used, and the multipath target's checks reconnect.
+//! of a multipath line holds none: lost operations fail with [`BlkStatus::Transport`], and another
+//! path is used. It reconnects too, and at once for a check of the multipath target.
 //!
 //! A lost server may have lost acknowledged, unflushed writes, and a flush on the next connection
 //! does not prove the opposite. So the volume latches a loss then (`unflushed`), unless the URI

@@ -133,6 +133,8 @@ pub struct Paths {
 pub struct LostServer {
     /// Name of the device.
     pub device: PathBuf,
+    /// It is one of several paths to a disk.
+    pub is_path: bool,
     /// Start of the outage.
     pub since: SystemTime,
 }
@@ -414,7 +416,8 @@ impl Volume {
     fn lost_servers(&self) -> Vec<LostServer> {
         let lost = |device: &Device| {
             let since = device.file.remote()?.lost_since()?;
-            Some(LostServer { device: device.file.path().to_owned(), since })
+            let is_path = device.is_path;
+            Some(LostServer { device: device.file.path().to_owned(), is_path, since })
         };
         self.parts.backend.devices.iter().filter_map(lost).collect()
     }

@@ -205,7 +205,7 @@ fn file_that_is_no_log_is_refused() {
         std::fs::write(&path, bytes).unwrap();
         LogReader::open(&path).unwrap_err().to_string()
     };
-    assert!(problem(&[]).contains("cannot read the log"));
+    assert!(problem(&[]).contains("cannot read its log"));
     assert!(problem(&[0; 4096]).contains("no log of log-writes"));
     let mut bytes = [0; 1024];
     bytes[..512].copy_from_slice(&entry_sector([MAGIC, VERSION, 2, 512], &[]));
@@ -214,7 +214,7 @@ fn file_that_is_no_log_is_refused() {
     bytes[512..].copy_from_slice(&entry_sector([0, 0, MARK, u64::MAX], &[]));
     assert!(problem(&bytes).contains("bad entry 0"));
     bytes[512..].copy_from_slice(&entry_sector([0, 1 << 40, 0, 0], &[]));
-    assert!(problem(&bytes).contains("cannot read the log"), "the second entry is missing");
+    assert!(problem(&bytes).contains("cannot read its log"), "the second entry is missing");
     bytes[..512].copy_from_slice(&entry_sector([MAGIC, VERSION, 2, 100], &[]));
     assert!(problem(&bytes).contains("sectors of 100 bytes"));
 }

@@ -135,7 +135,7 @@ fn seconds_since(unix_s: u64) -> u64 {
 }
 
 fn away(lost: &LostServer) -> String {
-    let LostServer { server, since_unix_s } = lost;
+    let LostServer { server, since_unix_s, .. } = lost;
     let time = human_time(seconds_since(*since_unix_s) as f64 * 1e9);
     format!("{server} has had no connection for {time}; the log has the reason")
 }

@@ -341,15 +341,29 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 command("resume", "--accept-loss")
             ),
         ),
-        Fact::ServerLost(LostServer { server, .. }) => (
-            format!("{server} has no connection: requests wait for it, and then fail"),
+        Fact::ServerLost(LostServer { server, is_path, .. }) => (
+            if *is_path {
+                format!("{server} has no connection: requests take the other paths")
+            } else {
+                format!(
+                    "{server} has no connection: requests wait for its reconnect-delay, and then \
+                     fail until it is back"
+                )
+            },
             "start the server or repair the network; the log has the reason".into(),
         ),
         Fact::WriteRefused(refused) => (
             refused.to_string(),
             "stop the clients and then the server, and keep less data in the outer volume".into(),
         ),
-        Fact::Errors { requests } => (
+        Fact::Errors { requests, transport } if requests == transport => (
+            format!(
+                "{requests} requests have failed since the volume was opened, because a connection \
+                 to a server was lost"
+            ),
+            "the log has the times and the reasons".into(),
+        ),
+        Fact::Errors { requests, .. } => (
             format!("{requests} requests have failed since the volume was opened"),
             "dmesg, and smartctl -a on the disk below: copy what can be read first".into(),
         ),
@@ -536,7 +550,8 @@ mod tests {
             limit: limit.clone(),
         };
         for (fact, wanted, remedy) in [
-            (Fact::Errors { requests: 3 }, "3 requests have failed", "dmesg"),
+            (Fact::Errors { requests: 3, transport: 1 }, "3 requests have failed", "dmesg"),
+            (Fact::Errors { requests: 3, transport: 3 }, "3 requests have failed", "the log"),
             (
                 Fact::Suspended { requests: 2 },
                 "2 requests wait",

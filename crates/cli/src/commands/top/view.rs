@@ -194,6 +194,7 @@ impl<'a> Row<'a> {
         let flag = match self.device.state {
             _ if self.device.loss.is_some() || self.device.refused_write.is_some() => '!',
             State::Suspended => 'S',
+            State::Active if !self.device.lost_servers.is_empty() => 'L',
             State::Active => ' ',
         };
         // An export with a long name keeps its columns.
