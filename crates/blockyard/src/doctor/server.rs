@@ -67,8 +67,8 @@ impl Export<'_> {
         let held = counts.held_bios;
         let is_suspended = self.device.state == State::Suspended;
         let servers = self.device.lost_servers.iter().cloned().map(Fact::ServerLost);
+        let loss = self.device.loss.clone().map(Fact::Lost);
         let facts = [
-            self.device.loss.clone().map(Fact::Lost),
             refused.map(Fact::WriteRefused),
             // The refused writes are among the errors, and no sign of a bad disk.
             (counts.errors > 0 && refused.is_none()).then_some(errors),
@@ -77,7 +77,7 @@ impl Export<'_> {
             self.parked(),
             self.limit(),
         ];
-        facts.into_iter().flatten().chain(servers).collect()
+        loss.into_iter().chain(servers).chain(facts.into_iter().flatten()).collect()
     }
 
     fn parked(&self) -> Option<Fact> {
