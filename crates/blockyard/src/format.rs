@@ -217,8 +217,8 @@ pub enum FormatError {
     },
     /// Another program has written to the file or device.
     #[error(
-        "{path}: another program has written to it while this one waited for an answer; nothing was \
-         formatted: look at it and try again",
+        "{path}: another program has written to it while this one waited for an answer; nothing \
+         was formatted: look at it and try again",
         path = .0.display()
     )]
     Changed(PathBuf),

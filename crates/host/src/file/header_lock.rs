@@ -224,8 +224,8 @@ impl HeaderLock {
         }
     }
 
-    /// Takes the locks of the loop devices over a place of a file or device, and of their partitions,
-    /// as cryptsetup does that uses them. Usually only root may.
+    /// Takes the locks of the loop devices over a place of a file or device, and of their
+    /// partitions, as cryptsetup does that uses them. Usually only root may.
     fn take_over(&mut self, file: &File, start_bytes: u64, purpose: Purpose) -> io::Result<()> {
         for device in under::over(file, start_bytes) {
             match self.take_lock_file(Path::new(LOCK_FOLDER), device, purpose) {
@@ -332,8 +332,9 @@ impl DeviceFile {
     /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
         let Some(file) = self.local() else { return HeaderLock::none() };
-        let (start_bytes, own) = (self.start_bytes(), &self.files_under[..]);
-        let mut lock = HeaderLock::new(file, &self.path, start_bytes, Purpose::Writing, own)?;
+        let own = &self.files_under[..];
+        let mut lock =
+            HeaderLock::new(file, &self.path, self.start_bytes(), Purpose::Writing, own)?;
         let stays = may_lock_bytes(file);
         lock.held.iter_mut().for_each(|held| held.stays |= stays);
         Ok(lock)

@@ -95,8 +95,8 @@ pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<Partition> {
         let node = entry.path();
         let bytes = place_in(&node).filter(|bytes| bytes.contains(&at_bytes))?;
         let is_partition = node.join("partition").exists();
-        let (device, path) = (device_in(&node)?, device_path(&node)?);
-        is_partition.then_some(Partition { device, path, bytes })
+        let partition = Partition { device: device_in(&node)?, path: device_path(&node)?, bytes };
+        is_partition.then_some(partition)
     })
 }
 

@@ -123,9 +123,9 @@ const LOOP_GET_STATUS64: u64 = 0x4c05;
 /// Size of `loop_info64`.
 const LOOP_INFO_BYTES: usize = 232;
 
-/// The loop devices that show a place of an open file or device, those over them, and the partitions
-/// of all of them at this place: their numbers, without order. Without the permission to open them,
-/// they are known by the name of the file when they were made.
+/// The loop devices that show a place of an open file or device, those over them, and the
+/// partitions of all of them at this place: their numbers, without order. Without the permission to
+/// open them, they are known by the name of the file when they were made.
 pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut places = vec![(file.try_clone().ok(), name_of(file), start_bytes)];

@@ -89,6 +89,7 @@ pub struct AdaptiveStatus {
 }
 
 /// State of a volume.
+// 13 fields: one for each fact that `status` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Bios wait.

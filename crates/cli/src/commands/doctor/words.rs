@@ -341,32 +341,12 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 command("resume", "--accept-loss")
             ),
         ),
-        Fact::ServerLost(LostServer { server, is_path, .. }) => (
-            if *is_path {
-                format!("{server} has no connection: requests take the other paths")
-            } else {
-                format!(
-                    "{server} has no connection: requests wait for its reconnect-delay, and then \
-                     fail until it is back"
-                )
-            },
-            "start the server or repair the network; the log has the reason".into(),
-        ),
+        Fact::ServerLost(lost) => of_lost_server(lost),
         Fact::WriteRefused(refused) => (
             refused.to_string(),
             "stop the clients and then the server, and keep less data in the outer volume".into(),
         ),
-        Fact::Errors { requests, transport } if requests == transport => (
-            format!(
-                "{requests} requests have failed since the volume was opened, because a connection \
-                 to a server was lost"
-            ),
-            "the log has the times and the reasons".into(),
-        ),
-        Fact::Errors { requests, .. } => (
-            format!("{requests} requests have failed since the volume was opened"),
-            "dmesg, and smartctl -a on the disk below: copy what can be read first".into(),
-        ),
+        Fact::Errors { requests, transport } => of_errors(*requests, *transport),
         Fact::Suspended { requests } => (
             format!("it is suspended, and {requests} requests wait until it is resumed"),
             command("resume", ""),
@@ -401,6 +381,27 @@ fn of_export(fact: &Fact, socket: &Path, name: &str) -> (String, String) {
                 .into(),
         ),
         other => (wordless(other), String::new()),
+    }
+}
+
+fn of_lost_server(LostServer { server, is_path, .. }: &LostServer) -> (String, String) {
+    let effect = if *is_path {
+        "requests take the other paths"
+    } else {
+        "requests wait for its reconnect-delay, and then fail until it is back"
+    };
+    let remedy = "start the server or repair the network; the log has the reason";
+    (format!("{server} has no connection: {effect}"), remedy.into())
+}
+
+/// Failed requests; those of the class `transport` are no sign of a bad disk.
+fn of_errors(requests: u64, transport: u64) -> (String, String) {
+    let fact = format!("{requests} requests have failed since the volume was opened");
+    if requests == transport {
+        let fact = fact + ", because a connection to a server was lost";
+        (fact, "the log has the times and the reasons".into())
+    } else {
+        (fact, "dmesg, and smartctl -a on the disk below: copy what can be read first".into())
     }
 }
 
