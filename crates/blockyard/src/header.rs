@@ -23,8 +23,6 @@
 //! # }
 //! ```
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::convert;
@@ -33,6 +31,7 @@ use blockyard_crypt::luks::{self, HEADER_LEN_MAX_BYTES, Header, Notice};
 use blockyard_crypt::partition;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile, HeaderLock};
+use blockyard_host::remote::is_remote;
 
 use crate::error::contained;
 use crate::header_file::HeaderFile;
@@ -134,15 +133,14 @@ pub fn read_backup(path: &Path) -> Result<Backup, Error> {
     })
 }
 
-/// The warning for a person who is about to change a header, if this program has no access to
-/// cryptsetup's lock of a block device. [`Writer`] and [`format`](crate::format) have their own.
+/// The warning for a person who is about to change a header, if this program cannot take all of its
+/// locks: they are taken for a moment. [`Writer`] and [`format`](crate::format) have their own.
 #[must_use]
 pub fn lock_warning(path: &Path) -> Option<String> {
-    let is_device = fs::metadata(path).is_ok_and(|file| file.file_type().is_block_device());
-    if !is_device {
+    if is_remote(path) {
         return None;
     }
-    let lock = HeaderFile::to_read(path, &Place::Whole).ok()?.lock_to_read().ok()?;
+    let lock = HeaderFile::to_write(path, &Place::Whole).ok()?.lock_to_write().ok()?;
     lock.warning().map(str::to_owned)
 }
 

@@ -236,6 +236,17 @@ fn all_loop_devices_over_a_file_and_the_file_have_one_writer() {
     for &name in &names {
         lab.ok(&label(name));
     }
+    // `udevadm lock` holds this lock for the program that it runs.
+    let node = File::open(&lower.path).unwrap();
+    node.try_lock().unwrap();
+    let said = text(&lab.ok(&label(lower.path.to_str().unwrap())).stderr);
+    assert!(said.contains("has locked this device with flock"), "{said}");
+    drop(node);
+    // As if it were mounted.
+    let _mounted = lower.claim().unwrap();
+    let load = ["load", upper.path.to_str().unwrap(), "-d", "pass", "-i", "pass", "--allow-short"];
+    let said = lab.refused(&load, 5);
+    assert!(said.contains("in use"), "{said}");
 }
 
 #[test]

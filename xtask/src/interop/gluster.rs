@@ -134,7 +134,7 @@ fn keeps_lock(lab: &Lab, luks: &str, same: &str) -> Result<()> {
     let server = lab.serve("luks-first", &[luks, "--key-file", &pass])?;
     refused(lab.serve("luks-second", &[same, "--key-file", &pass]))?;
     server.stop()?;
-    tools::run(&mut lab.blockyard(&["resize", luks, "--size", "1M", "-q"])).map(drop)
+    tools::run(&mut lab.blockyard(&["resize", luks, "--size", "2048", "-q"])).map(drop)
 }
 
 /// Bytes, past the page cache too; the lock through another mount; and blocks that are dropped.

@@ -54,29 +54,48 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
         part = below.place_of(&part);
+        match patiently(|| claim_for_a_moment(&below.file, access)) {
+            Err(error) if is_taken(&error) => return Err(refused(path, "use its device", error)),
+            _ => {}
+        }
         match patiently(|| lock_part(&below.file, &part, access)) {
             Err(error) if is_taken(&error) => return Err(refused(path, "lock its file", error)),
+            Ok(false) => warn(path, "this user may only read it"),
             // The other errors come from a file system without locks.
             _ => {}
         }
         found = under::find(&below.file, access.writes());
         locked.push(below.file);
     }
-    match found {
-        Found::Unreachable(reason) if access.writes() => {
-            log::Event::new(log::Kind::Warning).say(format_args!(
-                "{}: no lock of the file under this loop device ({reason}): see to it that no \
-                 program opens the volume by the name of the file meanwhile",
-                path.display()
-            ));
-        }
-        _ => {}
+    if let Found::Unreachable(reason) = found
+        && access.writes()
+    {
+        warn(path, &reason);
     }
     Ok(locked)
 }
 
-/// Locks a part of what is under a loop device.
-fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<()> {
+fn warn(path: &Path, reason: &str) {
+    log::Event::new(log::Kind::Warning).say(format_args!(
+        "{}: no lock of the file under this loop device ({reason}): see to it that no program \
+         opens the volume by the name of the file meanwhile",
+        path.display()
+    ));
+}
+
+/// Fails if a device under a loop device is mounted or otherwise in use. The claim is not held:
+/// other loop devices may show other parts of it.
+fn claim_for_a_moment(device: &File, access: Access) -> io::Result<()> {
+    if !access.writes() || !device.metadata()?.file_type().is_block_device() {
+        return Ok(());
+    }
+    let name = format!("/proc/self/fd/{}", device.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(name).map(drop)
+}
+
+/// Locks a part of what is under a loop device. Returns false if a writer has the lock of a reader:
+/// the file is open for reading only.
+fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<bool> {
     let mut range = whole_file(lock_type(access));
     // A place behind the longest file locks nothing that is there.
     range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
@@ -87,12 +106,12 @@ fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<()> {
         range.l_len = SHARED_BYTE - range.l_start;
     }
     match set_lock(file, &range) {
-        // The file is open for reading only. This lock keeps writers of the file out too.
+        // This lock keeps out those who may write to the file.
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
             range.l_type = libc::F_RDLCK as i16;
-            set_lock(file, &range)
+            set_lock(file, &range).map(|()| false)
         }
-        locked => locked,
+        locked => locked.map(|()| true),
     }
 }
 

@@ -48,22 +48,32 @@ fn name_in(disk: &Path) -> Option<PathBuf> {
     Some(OsString::from_vec(name).into())
 }
 
-/// The loop devices in use: number and name.
-pub(super) fn loops() -> Vec<(u64, PathBuf)> {
+/// A loop device.
+#[derive(Debug)]
+pub(super) struct Loop {
+    /// Its number.
+    pub(super) device: u64,
+    /// Its name.
+    pub(super) path: PathBuf,
+    /// Start of what it shows, in bytes of its file.
+    pub(super) start: u64,
+}
+
+/// The loop devices that were made by this name.
+pub(super) fn loops_over(name: &Path) -> Vec<Loop> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let nodes = entries.flatten().map(|entry| entry.path());
-    let in_use = nodes.filter(|node| node.join("loop").exists());
-    in_use.filter_map(|node| Some((device_in(&node)?, device_path(&node)?))).collect()
+    let over = nodes.filter(|node| name_in(node).as_deref() == Some(name));
+    let described = over.filter_map(|node| {
+        let start = number(&node.join("loop/offset"))?;
+        Some(Loop { device: device_in(&node)?, path: device_path(&node)?, start })
+    });
+    described.collect()
 }
 
 /// The name of the device of a folder.
 fn device_path(node: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(node.file_name()?))
-}
-
-/// Start of what a loop device shows, in bytes of its file.
-pub(super) fn loop_start(device: u64) -> u64 {
-    number(&folder(device).join("loop/offset")).unwrap_or(0)
 }
 
 /// Loop devices on loop devices that are followed: a name of another mount namespace may lead

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::sysfs::{self, Partition};
+use super::sysfs::{self, Loop, Partition};
 
 /// What is under a loop device.
 #[derive(Debug)]
@@ -124,45 +124,35 @@ const LOOP_GET_STATUS64: u64 = 0x4c05;
 const LOOP_INFO_BYTES: usize = 232;
 
 /// The loop devices that show a place of an open file or device, those over them, and the
-/// partitions of all of them at this place: their numbers, without order. Without the permission to
-/// open them, they are known by the name of the file when they were made.
+/// partitions of all of them at this place: their numbers, without order. They are known by the
+/// name of the file when they were made: the question for its number waits for its file system,
+/// which may be one that hangs.
 pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
     let mut found = Vec::new();
-    let mut places = vec![(file.try_clone().ok(), name_of(file), start_bytes)];
+    let mut places: Vec<_> = name_of(file).map(|name| (name, start_bytes)).into_iter().collect();
     let number = file.metadata().map_or(0, |metadata| metadata.rdev());
-    if let Some(partition) = sysfs::partition_at(number, start_bytes) {
-        places.push(place_of(partition, start_bytes));
-    }
-    while let Some((file, name, start_bytes)) = places.pop() {
-        for (device, path) in sysfs::loops() {
-            let loop_file = open(&path, false).ok();
-            let status = loop_file.as_ref().and_then(|it| LoopStatus::of(it).ok());
-            let is_over = match (&status, &file) {
-                (Some(status), Some(file)) if status.is_of(file) => true,
-                _ => sysfs::backing_file(device).map(|(name, _)| name) == name && name.is_some(),
-            };
-            let loop_start = status.map_or_else(|| sysfs::loop_start(device), |it| it.start_bytes);
-            let Some(start_bytes) = start_bytes.checked_sub(loop_start).filter(|_| is_over) else {
-                continue;
-            };
+    places.extend(in_partition(number, start_bytes).map(|(_, place)| place));
+    while let Some((name, start_bytes)) = places.pop() {
+        for Loop { device, path, start } in sysfs::loops_over(&name) {
+            let Some(start_bytes) = start_bytes.checked_sub(start) else { continue };
             if found.contains(&device) {
                 continue;
             }
             found.push(device);
-            places.push((loop_file, Some(path), start_bytes));
-            if let Some(partition) = sysfs::partition_at(device, start_bytes) {
-                found.push(partition.device);
-                places.push(place_of(partition, start_bytes));
+            places.push((path, start_bytes));
+            if let Some((partition, place)) = in_partition(device, start_bytes) {
+                found.push(partition);
+                places.push(place);
             }
         }
     }
     found
 }
 
-/// A place of a disk in its partition.
-fn place_of(partition: Partition, start_bytes: u64) -> (Option<File>, Option<PathBuf>, u64) {
-    let Partition { path, bytes, .. } = partition;
-    (open(&path, false).ok(), Some(path), start_bytes - bytes.start)
+/// The partition of a disk at a place: its number, its name, and the place in it.
+fn in_partition(disk: u64, start_bytes: u64) -> Option<(u64, (PathBuf, u64))> {
+    let Partition { device, path, bytes } = sysfs::partition_at(disk, start_bytes)?;
+    Some((device, (path, start_bytes - bytes.start)))
 }
 
 /// The present name of an open file.
