@@ -3,8 +3,8 @@
 //!
 //! On a regular file it is `flock(2)`. On a block device it is `flock` on the separate file
 //! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A file and the loop devices over it
-//! have separate locks, and so do a disk and its partition; all that apply are taken, those of what
-//! is under a device first. Without access to the folder, `flock` on the device itself keeps out
+//! have separate locks, and so do a disk and its partition; all that apply are taken, that of the
+//! file first. Without access to the folder, `flock` on the device itself keeps out
 //! other programs of ours, and not cryptsetup. With access it is taken too, if it is free.
 //! cryptsetup does not see the OFD lock of an open volume.
 //!

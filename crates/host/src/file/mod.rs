@@ -82,7 +82,7 @@ enum Storage {
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
-    /// What is under a loop device, for its locks: the upper ones first.
+    /// Locked files and devices under a loop device, from the next one down to the file.
     files_under: Vec<File>,
     /// Descriptor with `O_DIRECT`, for [`BackingKind::Direct`], and for headers of devices.
     direct: Option<File>,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::sysfs::{self, Loop, Partition};
 
-/// What is under a loop device.
+/// A file or device whose bytes a loop device shows.
 #[derive(Debug)]
 pub(super) struct Under {
     /// A regular file or a block device, open for this use alone.
