@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Run worlds with a volume on several disks: linear and striped lines.
     #[arg(long, conflicts_with_all = ["canaries", "pages", "multipath"])]
     devices: bool,
+    /// Make the pauses of the submitters long: seconds to an hour, after an uptime of up to a year.
+    #[arg(long, conflicts_with_all = ["canaries", "pages", "ranges"])]
+    long: bool,
     /// Run worlds whose shards write parts of sectors, several at a time, overlapping.
     #[arg(long, conflicts_with_all = ["pages", "multipath", "devices"])]
     ranges: bool,
@@ -58,6 +61,9 @@ pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
             vec!["clean".into(), args.seeds.to_string(), seconds(20), args.first.to_string()]
         }
     };
+    if args.long {
+        words.insert(0, "long".into());
+    }
     if args.multipath {
         words.insert(0, "multipath".into());
     }

@@ -2,8 +2,8 @@
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
 //! `torture pages SEEDS`. `multipath` before one of the first two gives disks several paths;
-//! `devices` spreads the volume over several disks with a table. With `ranges` before one of the
-//! first three, shards write parts of sectors.
+//! `devices` spreads the volume over several disks with a table; `long`, after either, makes the
+//! pauses long. With `ranges` before one of the first three, shards write parts of sectors.
 
 #[path = "torture/ranges.rs"]
 mod ranges;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use blockyard_engine::pages::{ALLOCATORS, AllocatorSpec, FromReserve};
 use blockyard_sim::oracle::Oracle;
 use blockyard_sim::torture::sabotage::Sabotage;
-use blockyard_sim::torture::{self, Report, Storage, TortureConfig};
+use blockyard_sim::torture::{self, Pace, Report, Storage, TortureConfig};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +25,11 @@ fn main() -> ExitCode {
         ["devices", ref words @ ..] => (Storage::Devices, words),
         ref words => (Storage::Disk, words),
     };
-    let config = TortureConfig { storage, ..TortureConfig::default() };
+    let (pace, words) = match *words {
+        ["long", ref words @ ..] => (Pace::Long, words),
+        _ => (Pace::Busy, words),
+    };
+    let config = TortureConfig { storage, pace, ..TortureConfig::default() };
     let result =
         match *words {
             ["clean", seeds, seconds, first] => {
@@ -53,9 +57,9 @@ fn main() -> ExitCode {
             ["canaries", seconds] => {
                 numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
             }
-            _ => Err("[multipath|devices|ranges] clean SEEDS SECONDS FIRST, \
-                 [multipath|devices|ranges] replay SEED [CANARY], [ranges] canaries SECONDS, or \
-                 pages SEEDS"
+            _ => Err("[multipath|devices] [long] clean SEEDS SECONDS FIRST, \
+                 [multipath|devices] [long] replay SEED [CANARY], [ranges] canaries SECONDS, \
+                 ranges clean|replay, or pages SEEDS"
                 .into()),
         };
     match result {
@@ -125,8 +129,9 @@ fn clean(
     });
     let Report { bios, failed, requests, merges, faults, power_cuts, sectors_lost, .. } = sum;
     let Report { outages, partial, resent, fua_parts, .. } = sum;
+    let pace = if config.pace == Pace::Long { "long" } else { "simulated" };
     ran.print_counts(&format!(
-        " simulated_ms={} bios={bios} requests={requests} faults={faults} power_cuts={power_cuts} \
+        " {pace}_ms={} bios={bios} requests={requests} faults={faults} power_cuts={power_cuts} \
          sectors_lost={sectors_lost} outages={outages}",
         sum.time.0 / 1_000_000
     ));

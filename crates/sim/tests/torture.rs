@@ -4,7 +4,7 @@
 
 use blockyard_sim::oracle::Oracle;
 use blockyard_sim::torture::sabotage::Sabotage;
-use blockyard_sim::torture::{Report, Storage, TortureConfig, replay, run};
+use blockyard_sim::torture::{Pace, Report, Storage, TortureConfig, replay, run};
 
 /// Worlds of a test.
 const WORLDS: u64 = 150;
@@ -60,6 +60,21 @@ fn worlds_with_paths_that_come_and_go_are_clean_and_requests_are_cut_and_sent_ag
         (sum.power_cuts, WORLDS / 2),
     ];
     assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
+}
+
+#[test]
+fn worlds_with_long_pauses_are_clean_whatever_overflows_in_them() {
+    let mut hours = 0;
+    for storage in [Storage::Disk, Storage::Paths, Storage::Devices] {
+        let config = TortureConfig { storage, pace: Pace::Long, ..TortureConfig::default() };
+        for seed in 0..WORLDS / 3 {
+            match run(seed, &config) {
+                Ok(report) => hours += report.time.0 / 3_600_000_000_000,
+                Err(violation) => panic!("{violation}"),
+            }
+        }
+    }
+    assert!(hours >= 10 * WORLDS, "{hours}");
 }
 
 #[test]

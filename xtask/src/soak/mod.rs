@@ -87,6 +87,12 @@ const CAMPAIGNS: &[Campaign] = &[
         "sim --devices --seeds 1000000000 --seconds SECONDS --first SEED",
     ),
     campaign(
+        "long",
+        Lane::Crates,
+        1,
+        "sim --long --seeds 1000000000 --seconds SECONDS --first SEED",
+    ),
+    campaign(
         "ranges",
         Lane::Crates,
         2,

@@ -89,8 +89,13 @@ fn totals(slices: &[Slice]) -> String {
     let (worlds, real): (Vec<_>, Vec<_>) =
         slices.iter().partition(|slice| slice.totals.get("worlds") > 0);
     let sum = |of: &[&Slice], name| of.iter().map(|slice| slice.totals.get(name)).sum::<u64>();
-    let simulated = sum(&worlds, "simulated_ms") as f64 / 3_600_000.0;
-    lines.push(line(["device-hours simulated", &format!("{simulated:.1}")]));
+    for (name, words) in [
+        ("simulated_ms", "device-hours simulated under load"),
+        ("long_ms", "device-hours simulated with long pauses"),
+    ] {
+        let hours = sum(&worlds, name) / 3_600_000;
+        lines.push(vec![words.to_owned(), grouped(hours)]);
+    }
     for (of, counts) in [(&worlds, SIMULATED), (&real, REAL)] {
         for (name, words) in counts {
             lines.push(vec![(*words).to_owned(), grouped(sum(of, name))]);

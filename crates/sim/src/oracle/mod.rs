@@ -46,6 +46,8 @@ pub enum Oracle {
     Wait,
     /// Bios wait without any event.
     Progress,
+    /// A request was aborted before its time.
+    Timeout,
     /// Time went back.
     Clock,
     /// Two runs of a seed differ.
@@ -66,6 +68,7 @@ impl fmt::Display for Oracle {
             Self::PowerCut => "power cut",
             Self::Wait => "wait",
             Self::Progress => "progress",
+            Self::Timeout => "timeout",
             Self::Clock => "clock",
             Self::Determinism => "determinism",
             Self::Assertion => "assertion",

@@ -5,7 +5,7 @@
 //! twice and compares the traces. [`sabotage`] plants bugs that must be found. With
 //! [`Storage::Paths`] the disk has several paths, chosen per bio or request, and softirqs and
 //! workers may complete and dispatch. With [`Storage::Devices`] a table spreads the volume over
-//! several disks with separate volatile caches.
+//! several disks with separate volatile caches. With [`Pace::Long`] most of the time is quiet.
 
 mod below;
 mod contexts;
@@ -41,6 +41,8 @@ const STREAM_CONTENTS: u64 = 2;
 const STREAM_PATHS: u64 = 4;
 /// Stream of softirqs and workers.
 const STREAM_CONTEXTS: u64 = 5;
+/// Stream of the pauses of [`Pace::Long`].
+const STREAM_PACE: u64 = 6;
 /// First of many streams, one for each power cut.
 const STREAM_FAULTS: u64 = 16;
 
@@ -67,6 +69,26 @@ impl Storage {
     }
 }
 
+/// Length of the submitters' pauses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// None to milliseconds.
+    #[default]
+    Busy,
+    /// Seconds to an hour, after an uptime of up to a year: for timers and counters.
+    Long,
+}
+
+impl Pace {
+    /// Its option on the command line, with a space before it.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Busy => "",
+            Self::Long => " --long",
+        }
+    }
+}
+
 /// Parameters beside the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TortureConfig {
@@ -76,12 +98,14 @@ pub struct TortureConfig {
     pub sabotage: Option<Sabotage>,
     /// Kind of storage.
     pub storage: Storage,
+    /// Length of pauses.
+    pub pace: Pace,
 }
 
 impl Default for TortureConfig {
-    /// Rounds of 300 bios, one disk, no bug.
+    /// Rounds of 300 bios, one disk, short pauses, no bug.
     fn default() -> Self {
-        Self { bios: 300, sabotage: None, storage: Storage::Disk }
+        Self { bios: 300, sabotage: None, storage: Storage::Disk, pace: Pace::Busy }
     }
 }
 
@@ -126,6 +150,8 @@ pub struct Violation {
     pub sabotage: Option<Sabotage>,
     /// Kind of storage.
     pub storage: Storage,
+    /// Length of pauses.
+    pub pace: Pace,
     /// Virtual time.
     pub at: Nanos,
     /// Finding.
@@ -134,12 +160,12 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, at, finding, storage, .. } = self;
+        let Self { seed, at, finding, storage, pace, .. } = self;
         let ms = at.0 / 1_000_000;
         let ns = at.0 % 1_000_000;
         writeln!(f, "{}: {}", finding.oracle, finding.what)?;
         write!(f, "at {ms}.{ns:06} ms in the world of seed {seed}; to replay it:")?;
-        write!(f, "\n  cargo x sim{} --seed {seed}", storage.option())?;
+        write!(f, "\n  cargo x sim{}{} --seed {seed}", storage.option(), pace.option())?;
         match self.sabotage {
             Some(sabotage) => write!(f, " --canary {}", sabotage.name()),
             None => Ok(()),
@@ -168,8 +194,8 @@ pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
         Err(violation) => format!("only one of two runs is clean: {}", violation.finding.what),
     };
     let finding = Finding { oracle: Oracle::Determinism, what };
-    let &TortureConfig { sabotage, storage, .. } = config;
-    Err(Violation { seed, sabotage, storage, at: first.time, finding })
+    let &TortureConfig { sabotage, storage, pace, .. } = config;
+    Err(Violation { seed, sabotage, storage, pace, at: first.time, finding })
 }
 
 /// Runs the world of a seed once; a log gets a line for every event.
@@ -184,8 +210,8 @@ pub fn replay(
     let clock = Cell::new(Nanos(0));
     let live = || World::new(seed, config, &clock, log).live();
     let lived = caught(live);
-    let &TortureConfig { sabotage, storage, .. } = config;
-    lived.map_err(|finding| Violation { seed, sabotage, storage, at: clock.get(), finding })
+    let &TortureConfig { sabotage, storage, pace, .. } = config;
+    lived.map_err(|finding| Violation { seed, sabotage, storage, pace, at: clock.get(), finding })
 }
 
 /// Runs a world. The engine's assertions are oracles, too.

@@ -57,6 +57,16 @@ pub(super) struct Paths {
 }
 
 impl Paths {
+    /// Failures and returns that are as rare as these pauses ask for: a path that fails is up for
+    /// many bios, and down for some.
+    pub(super) fn lengthen(&mut self, pause: Nanos) {
+        let Outages { up, down, .. } = &mut self.outages;
+        if *up > Nanos(0) {
+            *up = Nanos(20 * pause.0);
+            *down = Nanos(pause.0 / 2);
+        }
+    }
+
     /// Draws the paths of a world with this queue.
     pub(super) fn draw(
         random: &mut Random,
@@ -205,7 +215,7 @@ impl PathSet {
         });
         let paths = paths.collect();
         let mut set = Self { paths, plan: plan.paths.clone(), random, is_calm: false };
-        set.plan_changes(Nanos(0));
+        set.plan_changes(plan.start);
         set
     }
 

@@ -27,6 +27,8 @@ pub(super) const SECTORS: u64 = 2048;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
+const MINUTE: u64 = 60_000 * MS;
+const DAY: u64 = 24 * 60 * MINUTE;
 
 /// A random one of these values.
 pub(super) fn one_of<T: Copy>(random: &mut Random, values: &[T]) -> T {
@@ -82,6 +84,8 @@ pub(super) struct Plan {
     pub(super) model: Model,
     pub(super) faults: Faults,
     pub(super) traffic: Traffic,
+    /// Time at the start.
+    pub(super) start: Nanos,
     /// Whether each round ends with a power cut instead of a quiet time.
     pub(super) cuts: Vec<bool>,
     /// Paths, if the disk has several.
@@ -128,13 +132,32 @@ impl Plan {
                 devices = Some(Devices::draw(random));
             }
         }
-        Self { settings, spec, queue, model, faults, traffic, cuts, paths, devices }
+        let start = Nanos(0);
+        Self { settings, spec, queue, model, faults, traffic, start, cuts, paths, devices }
+    }
+
+    /// Makes the pauses long. The world begins anywhere in a year, or shortly before a counter of
+    /// milliseconds or of ticks of four overflows.
+    pub(super) fn lengthen(&mut self, random: &mut Random) {
+        let pause = Nanos(one_of(random, &[1_000 * MS, MINUTE, 30 * MINUTE]));
+        let overflow = one_of(random, &[1 << 31, 1 << 32, 4 << 31, 4 << 32]) * MS;
+        let soon = overflow - random.below(20 * pause.0);
+        let start = if random.below(2) == 0 { soon } else { random.below(365 * DAY) };
+        self.traffic.think = pause;
+        self.start = Nanos(start);
+        if let Some(paths) = &mut self.paths {
+            paths.lengthen(pause);
+        }
+    }
+
+    /// The configuration of the queue of each device.
+    pub(super) fn lowest(&self) -> QueueConfig {
+        self.paths.as_ref().map_or(self.queue, |paths| paths.lower)
     }
 
     /// The queue over the devices, as the ledger knows it.
     pub(super) fn issuing(&self) -> QueueConfig {
-        let lower = self.paths.as_ref().map(|paths| paths.lower);
-        let QueueConfig { queue_depth, hw_queues, .. } = lower.unwrap_or(self.queue);
+        let QueueConfig { queue_depth, hw_queues, .. } = self.lowest();
         QueueConfig { queue_depth, hw_queues, ..self.queue }
     }
 
@@ -164,7 +187,7 @@ impl Plan {
 /// One line of the plan.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spec, queue, model, faults, traffic, cuts, paths, devices, .. } = self;
+        let Self { spec, queue, model, faults, traffic, start, cuts, paths, devices, .. } = self;
         writeln!(f, "elevator  {spec}")?;
         writeln!(f, "queue     {queue:?}")?;
         writeln!(f, "device    {model:?}")?;
@@ -175,6 +198,9 @@ impl fmt::Display for Plan {
         }
         if let Some(devices) = devices {
             writeln!(f, "devices   {devices:?}")?;
+        }
+        if *start > Nanos(0) {
+            writeln!(f, "start     {} ms", start.0 / MS)?;
         }
         write!(f, "rounds    {}, power cuts {cuts:?}", cuts.len())
     }

@@ -44,6 +44,8 @@ pub enum Sabotage {
     TooLarge,
     /// The queue assumes a greater depth than the device's.
     TooDeep,
+    /// The queue assumes a shorter timeout than the configured one.
+    ShortTimeout,
     /// A completion has a time before its command's start.
     ClockBack,
     /// The elevator loses a request.
@@ -99,6 +101,7 @@ impl Sabotage {
         Self::SwallowedError,
         Self::TooLarge,
         Self::TooDeep,
+        Self::ShortTimeout,
         Self::ClockBack,
         Self::LosingElevator,
         Self::SleepingElevator,
@@ -138,6 +141,7 @@ impl Sabotage {
             Self::SwallowedError => "swallowed-error",
             Self::TooLarge => "too-large",
             Self::TooDeep => "too-deep",
+            Self::ShortTimeout => "short-timeout",
             Self::ClockBack => "clock-back",
             Self::LosingElevator => "losing-elevator",
             Self::SleepingElevator => "sleeping-elevator",

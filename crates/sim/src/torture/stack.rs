@@ -57,11 +57,13 @@ struct Flight {
 }
 
 /// A queue and what is below it.
-// 18 fields: the queue, the devices, operations in flight, and the planted bugs.
+// 19 fields: the queue, the devices, operations in flight, and the planted bugs.
 pub(super) struct Stack {
     queue: Below,
     /// The configuration given to the queue; the ledger has the true one.
     config: QueueConfig,
+    /// The true timeout of requests.
+    timeout: Option<Nanos>,
     devices: PathSet,
     /// The volume's layout on several devices.
     layout: Option<Devices>,
@@ -93,7 +95,10 @@ pub(super) struct Stack {
 
 /// The configuration given to the queue.
 fn told(plan: &Plan, saboteur: &Saboteur) -> QueueConfig {
-    let mut config = plan.paths.as_ref().map_or(plan.queue, |paths| paths.lower);
+    let mut config = plan.lowest();
+    if saboteur.is(Sabotage::ShortTimeout) {
+        config.timeout = config.timeout.map(|timeout| Nanos(timeout.0 / 2));
+    }
     if saboteur.is(Sabotage::TooLarge) {
         config.limits.max_sectors *= 2;
     }
@@ -109,6 +114,7 @@ impl Stack {
         Self {
             queue: Below::new(plan, config),
             config,
+            timeout: plan.lowest().timeout,
             devices: devices(plan, seed, 0),
             layout: plan.devices.clone(),
             has_paths: plan.paths.is_some(),
@@ -330,8 +336,14 @@ impl Stack {
             if self.later.contains(number) {
                 continue;
             }
-            let has = self.flights.contains_key(&number);
-            must!(Leak, has, "{tag:?} is late, and the device does not have it");
+            let flight = self.flights.get(&number);
+            let Some(flight) = flight else {
+                must!(Leak, false, "{tag:?} is late, and the device does not have it");
+                continue;
+            };
+            let limit = self.timeout.unwrap_or_default();
+            let is_late = now.since(flight.started) >= limit;
+            must!(Timeout, is_late, "{tag:?} is aborted, issued at {:?}", flight.started);
             self.devices.paths[usize::from(path)].device.abort(now, number);
         }
         let runs = self.later.runs(now) || wakes || changes || self.later.is_due(now);

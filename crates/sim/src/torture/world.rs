@@ -13,7 +13,7 @@ use super::plan::{Plan, SECTORS, one_of};
 use super::sabotage::Saboteur;
 use super::stack::{Stack, Witnesses};
 use super::trace::{Event, Log, Trace};
-use super::{Report, STREAM_PLAN, STREAM_TRAFFIC, TortureConfig};
+use super::{Pace, Report, STREAM_PACE, STREAM_PLAN, STREAM_TRAFFIC, TortureConfig};
 use crate::fault::chance;
 use crate::oracle::bound::Waits;
 use crate::oracle::ledger::Ledger;
@@ -64,7 +64,11 @@ impl<'c, 'l> World<'c, 'l> {
         clock: &'c Cell<Nanos>,
         log: Option<Log<'l>>,
     ) -> Self {
-        let plan = Plan::draw(&mut Random::new(seed, STREAM_PLAN), config);
+        let mut plan = Plan::draw(&mut Random::new(seed, STREAM_PLAN), config);
+        if config.pace == Pace::Long {
+            plan.lengthen(&mut Random::new(seed, STREAM_PACE));
+        }
+        clock.set(plan.start);
         let mut log = log;
         if let Some(log) = &mut log {
             log(&plan.to_string());
@@ -130,7 +134,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.stack.count(&mut self.report);
         self.report.bios = self.owners.iter().filter(|(_, owner)| *owner != NOBODY).count() as u64;
         self.report.hash = self.by.trace.hash();
-        self.report.time = self.now();
+        self.report.time = self.now() - self.plan.start;
         Ok(self.report)
     }
 
