@@ -18,6 +18,9 @@ const RSS_MIB: u32 = 512;
 /// Time limit of one input.
 const INPUT_LIMIT_S: u32 = 5;
 
+/// Bounds of the longest input, in bytes; libFuzzer's own default is the smaller one.
+const LENGTHS: [u64; 2] = [4 << 10, 64 << 10];
+
 /// cargo-fuzz's flags: edge counters, a table of program counters, and traced comparisons.
 const COVERAGE: &[&str] = &[
     "-Cpasses=sancov-module",
@@ -100,7 +103,8 @@ fn one(dir: &Path, built: &Path, target: &str, args: &Args, totals: &mut Totals)
             .arg(format!("-max_total_time={}", args.seconds))
             .arg(format!("-seed={}", args.seed))
             .arg("-print_final_stats=1")
-            .args(["-len_control=20", "-max_len=65536"])
+            .arg("-len_control=20")
+            .arg(format!("-max_len={}", length_max(&seeds)?))
             .arg(&corpus)
             .arg(&seeds),
     };
@@ -116,6 +120,17 @@ fn one(dir: &Path, built: &Path, target: &str, args: &Args, totals: &mut Totals)
     }
     let Stats { executions, edges, edges_of, rss_mib } = stats;
     Ok(format!("{executions} inputs, {edges} of {edges_of} edges, {rss_mib} MiB"))
+}
+
+/// Length of the longest input: eight times that of the longest seed. Longer inputs repeat what
+/// shorter ones do, and take most of the time.
+fn length_max(seeds: &Path) -> Result<u64> {
+    let mut longest = 0;
+    for seed in fs::read_dir(seeds)? {
+        longest = longest.max(seed?.metadata()?.len());
+    }
+    let [least, most] = LENGTHS;
+    Ok((8 * longest).clamp(least, most))
 }
 
 /// The command that repeats a crash.
