@@ -61,6 +61,7 @@ const TESTS: &[(&str, Lane, &str)] = &[
     // Behind `dist`, whose image one of the pages runs.
     ("recipes", Lane::Binary, "recipes"),
     ("systemd", Lane::Binary, "systemd"),
+    ("clocks", Lane::Binary, "clocks --seconds 8"),
     // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
     // must run.
     ("bench", Lane::Binary, "bench smoke"),

@@ -15,6 +15,7 @@ mod certificates;
 mod check;
 mod choosing;
 mod ci;
+mod clocks;
 mod corpus;
 mod demo;
 mod deny;
@@ -95,6 +96,8 @@ enum Command {
     Disconnects(disconnects::Args),
     /// Memory, descriptors and threads of a server under load that comes and goes.
     Growth(growth::Args),
+    /// Commands and servers while the wall clock jumps and the other one skips seconds.
+    Clocks(clocks::Args),
     /// ThreadSanitizer over the threads of the server: tests, and servers under load.
     Races(races::Args),
     /// Changed LUKS headers before Blockyard, cryptsetup and QEMU.
@@ -160,6 +163,7 @@ fn run(command: Command, totals: &mut Totals) -> Result<()> {
         Command::Fuzz(args) => fuzz::run(&args, totals),
         Command::Sim(args) => sim::run(&args, totals),
         Command::Disconnects(args) => disconnects::run(&args, totals),
+        Command::Clocks(args) => clocks::run(&args, totals),
         Command::Growth(args) => growth::run(&args, totals),
         Command::Races(args) => races::run(&args, totals),
         Command::Verdicts(args) => verdicts::run(&args, totals),

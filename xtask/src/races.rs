@@ -57,7 +57,7 @@ const SKIPPED: &[&str] = &[
 ];
 
 /// Servers under load: one for each way of a request through the threads.
-const SERVERS: &[&str] = &[
+pub(crate) const SERVERS: &[&str] = &[
     "",
     "--pipeline G --elevator bfq --queue-depth 4",
     "--pipeline D --elevator mq-deadline",
@@ -262,7 +262,7 @@ fn under_load(
 }
 
 /// One of each command that reads or changes the state of a running server.
-fn commands(lab: &Lab) -> Result<()> {
+pub(crate) fn commands(lab: &Lab) -> Result<()> {
     for words in COMMANDS {
         tools::run(&mut lab.blockyard(&words.split(' ').collect::<Vec<_>>()))?;
     }

@@ -14,11 +14,12 @@ use crate::random::Random;
 use crate::tools;
 use crate::totals::Totals;
 use anyhow::{Context, Result, bail, ensure};
-use commands::{Bench, JOBS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+pub(crate) use commands::{Bench, JOBS};
 
 const ERRORS: [&str; 3] = ["EIO", "ENOSPC", "EINTR"];
 

@@ -108,6 +108,7 @@ const CAMPAIGNS: &[Campaign] = &[
     campaign("powercut", Lane::Binary, 8, "powercut --seconds SECONDS --seed SEED"),
     campaign("syscalls", Lane::Binary, 3, "syscalls --seconds SECONDS --seed SEED"),
     campaign("disconnects", Lane::Binary, 1, "disconnects --seconds SECONDS --seed SEED"),
+    campaign("clocks", Lane::Binary, 1, "clocks --seconds SECONDS --seed SEED"),
     campaign("growth", Lane::Binary, 2, "growth --seconds SECONDS --seed SEED"),
     campaign("verdicts", Lane::Binary, 2, "verdicts --seconds SECONDS --seed SEED"),
     campaign("kills", Lane::Binary, 2, "interop --rounds 40 load,"),

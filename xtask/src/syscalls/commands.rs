@@ -30,7 +30,7 @@ enum Before {
 }
 
 /// A command, and the keys that open the volume afterwards.
-pub(super) struct Job {
+pub(crate) struct Job {
     pub(super) name: &'static str,
     before: Before,
     words: &'static str,
@@ -40,6 +40,17 @@ pub(super) struct Job {
     one_of: &'static [&'static str],
     /// The command replaces the data, by that in the file `data`.
     is_load: bool,
+}
+
+impl Job {
+    /// Its words, with options that make it quick.
+    fn all_words(&self) -> Vec<&'static str> {
+        let is_new = self.before == Before::Missing;
+        let hashes = is_new || ["--new-keyfile", "convert"].iter().any(|w| self.words.contains(w));
+        let cheap = if hashes { CHEAP } else { "" };
+        let small = if is_new { SMALL } else { "" };
+        [self.words, cheap, small].iter().flat_map(|words| words.split_whitespace()).collect()
+    }
 }
 
 const BASE: Job = Job {
@@ -52,7 +63,7 @@ const BASE: Job = Job {
     is_load: false,
 };
 
-pub(super) const JOBS: &[Job] = &[
+pub(crate) const JOBS: &[Job] = &[
     Job {
         name: "format",
         before: Before::Missing,
@@ -91,7 +102,7 @@ pub(super) const JOBS: &[Job] = &[
 ];
 
 /// The commands' files.
-pub(super) struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     pub(super) lab: &'a Lab,
     strace: PathBuf,
     pass: Vec<u8>,
@@ -102,7 +113,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn new(lab: &'a Lab) -> Result<Self> {
+    pub(crate) fn new(lab: &'a Lab) -> Result<Self> {
         lab.write("new", "another passphrase")?;
         let words = format!("format {VOLUME} -q --size 2M -d pass {CHEAP} {SMALL}");
         ours(lab, &words)?;
@@ -156,15 +167,19 @@ impl<'a> Bench<'a> {
             .arg(&self.strace)
             .args(["-f", "-y", "-qq", "-o"])
             .arg(log);
-        command.args(options).arg(self.lab.binary()).args(job.words.split(' '));
-        if job.words.contains("--new-keyfile") || job.words.contains("convert") {
-            command.args(CHEAP.split(' '));
-        }
-        if job.before == Before::Missing {
-            command.args(CHEAP.split(' ')).args(SMALL.split(' '));
-        }
+        command.args(options).arg(self.lab.binary()).args(job.all_words());
         command.env("LC_ALL", "C");
         command
+    }
+
+    /// Runs each job once, with the lab's environment and without a fault.
+    pub(crate) fn run_all(&self) -> Result<()> {
+        for job in JOBS {
+            self.prepare(job.before)?;
+            let done = tools::run(&mut self.lab.blockyard(&job.all_words()));
+            done.and_then(|_| self.is_done(job)).context(job.name)?;
+        }
+        Ok(())
     }
 
     pub(super) fn calls(&self, job: &Job) -> Result<Calls> {
