@@ -215,10 +215,10 @@ pub enum FormatError {
         /// Error of the system or the server.
         problem: String,
     },
-    /// Another program has written to the file or device.
+    /// Another program has written to the file or device, or replaced it.
     #[error(
-        "{path}: another program has written to it while this one waited for an answer; nothing \
-         was formatted: look at it and try again",
+        "{path}: another program has written to it or replaced it while this one waited for an \
+         answer; nothing was formatted: look at it and try again",
         path = .0.display()
     )]
     Changed(PathBuf),
@@ -451,7 +451,7 @@ impl Unformatted {
     fn lock_again(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
             self.lock = Some(self.device.lock_header()?);
-            if self.start() != self.seen {
+            if self.start() != self.seen || !self.device.is_what_its_name_leads_to() {
                 return Err(FormatError::Changed(self.path.clone()).into());
             }
         }
@@ -696,6 +696,36 @@ mod tests {
             assert!(matches!(error, Error::Format(FormatError::HeaderIsVolume)), "{error}");
         }
         assert!(with(PathBuf::new()).to_string().starts_with("`header`: the path is empty"));
+    }
+
+    #[test]
+    fn volume_that_changes_or_is_replaced_while_a_person_is_asked_is_not_formatted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let key = Key::passphrase("pass");
+        let formatted = |change: &dyn Fn()| {
+            fs::write(&path, vec![0; 32 << 20]).unwrap();
+            let quick = FormatOptions { pbkdf: Pbkdf::Pbkdf2, ..FormatOptions::default() };
+            let quick = FormatOptions { pbkdf_iterations: Some(1000), ..quick };
+            let mut unformatted = quick.open(&path).unwrap();
+            unformatted.release();
+            change();
+            unformatted.format(&key).map(drop)
+        };
+        formatted(&|| ()).unwrap();
+        let refused = |change: &dyn Fn()| {
+            let error = formatted(change).unwrap_err();
+            assert!(matches!(error, Error::Format(FormatError::Changed(_))), "{error}");
+        };
+        refused(&|| {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(b"other data", 0).unwrap();
+        });
+        refused(&|| {
+            let copy = dir.path().join("copy");
+            fs::copy(&path, &copy).unwrap();
+            fs::rename(copy, &path).unwrap();
+        });
     }
 
     #[test]

@@ -134,14 +134,13 @@ pub fn read_backup(path: &Path) -> Result<Backup, Error> {
 }
 
 /// The warning for a person who is about to change a header, if this program cannot take all of its
-/// locks: they are taken for a moment. [`Writer`] and [`format`](crate::format) have their own.
+/// locks. The call does not wait for them. [`Writer`] and [`format`](crate::format) have their own.
 #[must_use]
-pub fn lock_warning(path: &Path) -> Option<String> {
+pub fn lock_warning(path: &Path, place: &Place) -> Option<String> {
     if is_remote(path) {
         return None;
     }
-    let lock = HeaderFile::to_write(path, &Place::Whole).ok()?.lock_to_write().ok()?;
-    lock.warning().map(str::to_owned)
+    HeaderFile::to_write(path, place).ok()?.lock_warning()
 }
 
 /// Changes a header whose volume may be served meanwhile. The call holds the header's lock.

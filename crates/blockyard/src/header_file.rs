@@ -125,6 +125,16 @@ impl HeaderFile {
         })
     }
 
+    /// The reason why a writer cannot take all locks of a header on this machine.
+    pub(crate) fn lock_warning(&self) -> Option<String> {
+        match &self.storage {
+            Storage::Local(file) | Storage::Device(file) => {
+                HeaderLock::warning_for(file, self.part.start)
+            }
+            Storage::Remote(_) => None,
+        }
+    }
+
     /// Takes the lock for writing.
     pub(crate) fn lock_to_write(&self) -> Result<HeaderLock, Error> {
         Ok(match &self.storage {

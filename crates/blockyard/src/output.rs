@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 use blockyard_host::canary::{Canary, is_planted};
-use blockyard_host::file::{FileId, lock_output};
+use blockyard_host::file::{FileId, OutputLock, lock_output};
 use rustix::fs::{Access, OFlags, access, syncfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -148,6 +148,32 @@ pub struct Output<'a> {
     is_recording: bool,
 }
 
+/// An open output file. Until the value is dropped, no volume uses it, nor what is under a loop
+/// device.
+#[derive(Debug)]
+pub struct OutputFile {
+    file: File,
+    _lock: OutputLock,
+}
+
+impl OutputFile {
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 impl<'a> Output<'a> {
     /// A file that others may read.
     #[must_use]
@@ -205,15 +231,19 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// The file cannot be opened, or its content would be destroyed.
-    pub fn create(&self, in_use: &InUse) -> Result<File, OutputError> {
+    pub fn create(&self, in_use: &InUse) -> Result<OutputFile, OutputError> {
         self.create_seen(self.path.metadata().ok().as_ref(), in_use)
     }
 
     /// Like [`Output::create`], for a file whose metadata was read before, if it existed.
-    fn create_seen(&self, seen: Option<&Metadata>, in_use: &InUse) -> Result<File, OutputError> {
+    fn create_seen(
+        &self,
+        seen: Option<&Metadata>,
+        in_use: &InUse,
+    ) -> Result<OutputFile, OutputError> {
         let (file, metadata) = self.open_seen(seen, in_use)?;
         if metadata.is_file() {
-            self.empty(&file).map_err(|error| self.failed(error))?;
+            self.empty(&file.file).map_err(|error| self.failed(error))?;
         }
         Ok(file)
     }
@@ -223,7 +253,7 @@ impl<'a> Output<'a> {
         &self,
         seen: Option<&Metadata>,
         in_use: &InUse,
-    ) -> Result<(File, Metadata), OutputError> {
+    ) -> Result<(OutputFile, Metadata), OutputError> {
         let is_stream = seen.is_some_and(|metadata| !holds_something(metadata));
         if is_stream && self.is_recording {
             return Err(self.refused(OutputProblem::NotRegular));
@@ -231,9 +261,13 @@ impl<'a> Output<'a> {
         let (file, is_new) = self.open(is_stream)?;
         // The check uses the opened file, not its name; truncation follows it.
         let metadata = file.metadata().map_err(|error| self.failed(error))?;
-        if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
-            return Err(self.refused(OutputProblem::InUse));
-        }
+        let lock = if holds_something(&metadata) {
+            lock_output(&file, self.path)
+        } else {
+            Some(OutputLock::default())
+        };
+        let lock = lock.filter(|_| !in_use.has(&metadata));
+        let lock = lock.ok_or_else(|| self.refused(OutputProblem::InUse))?;
         if self.is_recording && !metadata.is_file() {
             return Err(self.refused(OutputProblem::NotRegular));
         }
@@ -244,7 +278,7 @@ impl<'a> Output<'a> {
         if !is_new && self.is_of_another_user(&metadata) {
             return Err(self.refused(OutputProblem::OtherUser));
         }
-        Ok((file, metadata))
+        Ok((OutputFile { file, _lock: lock }, metadata))
     }
 
     fn empty(&self, file: &File) -> io::Result<()> {
@@ -297,7 +331,7 @@ impl<'a> Output<'a> {
         let (old, metadata) = self.open_seen(seen.as_ref(), in_use)?;
         let written = match self.replaceable(&metadata) {
             Some(target) => self.replace(&target, &metadata, content.as_ref()),
-            None => self.overwrite(old, &metadata, content.as_ref()),
+            None => self.overwrite(&old.file, &metadata, content.as_ref()),
         };
         written.map_err(|error| self.failed(error))
     }
@@ -309,12 +343,12 @@ impl<'a> Output<'a> {
         is_same_file(&target, self.path).then_some(target)
     }
 
-    fn overwrite(&self, mut file: File, metadata: &Metadata, content: &[u8]) -> io::Result<()> {
+    fn overwrite(&self, mut file: &File, metadata: &Metadata, content: &[u8]) -> io::Result<()> {
         if metadata.is_file() {
-            self.empty(&file)?;
+            self.empty(file)?;
         }
         file.write_all(content)?;
-        sync_created(&file, self.path)
+        sync_created(file, self.path)
     }
 
     /// Writes a new file beside `target`, and gives it the name.

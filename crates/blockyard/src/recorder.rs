@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,7 +16,7 @@ use blockyard_workload::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writ
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::output::{InUse, Output};
+use crate::output::{InUse, Output, OutputFile};
 
 /// Interval of emptying the connections' rings: at a million bios a second they are a quarter full.
 const TURN: Duration = Duration::from_millis(4);
@@ -136,7 +136,7 @@ impl Drop for Recorder {
 /// State of the writing thread.
 struct Tracer {
     recording: Recording,
-    writer: Writer<BufWriter<File>>,
+    writer: Writer<BufWriter<OutputFile>>,
     /// Bios in flight, by submitter and the front end's number.
     open: BTreeMap<(u32, u64), TracedBio>,
     recorded: Recorded,
@@ -169,7 +169,7 @@ impl Tracer {
             self.write(&bio)?;
         }
         self.recorded.seconds = length.0 as f64 / 1e9;
-        self.writer.end(length)?.into_inner()?.sync_all()?;
+        self.writer.end(length)?.into_inner()?.file().sync_all()?;
         Ok(self.recorded)
     }
 
@@ -217,6 +217,7 @@ fn bio_of(submitter: u32, event: Event) -> TracedBio {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
 

@@ -715,8 +715,8 @@ pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
 }
 
 /// Warns before the header of a device is changed, if it cannot be locked against cryptsetup.
-pub(crate) fn warn_without_lock(path: &Path) {
-    warn_of_lock(path, header::lock_warning(path).as_deref());
+pub(crate) fn warn_without_lock(path: &Path, place: &Place) {
+    warn_of_lock(path, header::lock_warning(path, place).as_deref());
 }
 
 pub(crate) fn warn_of_lock(path: &Path, warning: Option<&str>) {

@@ -7,10 +7,14 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use blockyard::output::{InUse, Output};
 use rustix::fs::{major, minor};
 
-use lab::{Lab, LoopDevice, SMALL, noise, text};
+use lab::{Lab, LoopDevice, SMALL, claimed, noise, text};
 
 /// Damages the secondary copy, so that `repair` has something to do.
 fn damage(lab: &Lab, name: &str) {
@@ -333,4 +337,140 @@ fn header_of_a_loop_device_on_a_file_of_fuse_has_one_writer() {
         lab.ok(&format);
     }
     lab.ok(&["umount", "dir"]);
+}
+
+/// The first partition of a loop device, from 1 MiB to 5 MiB.
+struct Partition<'a>(&'a LoopDevice);
+
+impl<'a> Partition<'a> {
+    /// `None` where this machine makes none.
+    fn added(disk: &'a LoopDevice) -> Option<Self> {
+        let added = Command::new("addpart").arg(&disk.path).args(["1", "2048", "8192"]).status();
+        added.is_ok_and(|added| added.success()).then_some(Self(disk))
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("{}p1", self.0.path.display()).into()
+    }
+}
+
+impl Drop for Partition<'_> {
+    /// A partition outlives the end of its loop device, and the kernel refuses while a closed one
+    /// is in use for a last moment.
+    fn drop(&mut self) {
+        let mut delete = Command::new("delpart");
+        let delete = delete.arg(&self.0.path).arg("1");
+        let start = Instant::now();
+        while !delete.status().is_ok_and(|deleted| deleted.success())
+            && start.elapsed() < Duration::from_secs(10)
+        {}
+    }
+}
+
+/// A partition, and a loop device over a place beside it.
+#[test]
+fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
+    let lab = Lab::new();
+    let disk_file = lab.write("disk", vec![0; 12 << 20]);
+    let Some(disk) = LoopDevice::attach(&disk_file) else { return };
+    let Some(part) = Partition::added(&disk) else {
+        println!("skipped, because this machine makes no partitions of loop devices");
+        return;
+    };
+    let part_path = part.path();
+    let [part_name, disk_name] = [&part_path, &disk.path].map(|path| path.to_str().unwrap());
+    let format = |name| [&["format", name, "-q", "-d", "pass"][..], &SMALL].concat();
+    lab.ok(&format(part_name));
+    let beside = LoopDevice::attach_with(&disk.path, &["--offset", "6M", "--sizelimit", "4M"]);
+    let beside = beside.unwrap();
+    let same = LoopDevice::attach_with(&disk.path, &["--offset", "1M", "--sizelimit", "4M"]);
+    let same = same.unwrap();
+    let mounted = claimed(&part_path).unwrap();
+    lab.ok(&format(beside.path.to_str().unwrap()));
+    let said = lab.refused(&format(same.path.to_str().unwrap()), 5);
+    assert!(said.contains("in use") && said.contains(part_name), "{said}");
+    lab.refused(&format(disk_name), 5);
+    drop(mounted);
+    let over = LoopDevice::attach(&part_path).unwrap();
+    let over_name = over.path.to_str().unwrap();
+    for names in [[part_name, over_name], [over_name, part_name]] {
+        let _servers = ["s", "t"].map(|socket| {
+            let name = names[usize::from(socket == "t")];
+            lab.serve(&[name, "-d", "pass", "--socket", socket, "--shared"])
+        });
+    }
+}
+
+#[test]
+fn output_to_a_loop_device_keeps_its_file_until_the_end() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    let output = Output::private(&device.path, true).create(&InUse::default()).unwrap();
+    let load = ["load", "image", "-d", "pass", "-i", "pass", "--allow-short"];
+    let said = lab.refused(&load, 5);
+    assert!(said.contains("in use"), "{said}");
+    drop(output);
+    lab.ok(&load);
+}
+
+/// A loop device shares the cache of its file.
+#[test]
+fn reader_of_a_loop_device_leaves_the_cache_of_its_file() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    let Some(device) = LoopDevice::attach(&image) else { return };
+    let cached_pages = || {
+        let mut fincore = Command::new("fincore");
+        let output = fincore.args(["--noheadings", "--output", "PAGES"]).arg(&image).output();
+        text(&output.ok()?.stdout).trim().parse::<u64>().ok()
+    };
+    lab.read("image");
+    File::open(&image).unwrap().sync_all().unwrap();
+    let before = cached_pages();
+    lab.ok(&["info", device.path.to_str().unwrap()]);
+    assert_eq!(cached_pages(), before);
+}
+
+/// A disk with one partition, which has a volume.
+fn disk_with_a_volume(lab: &Lab) -> PathBuf {
+    let volume = fs::read(lab.volume("image")).unwrap();
+    let start_sectors = 2048_u32;
+    let sectors = u32::try_from(volume.len() / 512).unwrap();
+    let mut disk = vec![0; 512 * start_sectors as usize];
+    // The first entry of an MBR: the type of Linux, the place in sectors.
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..][..4].copy_from_slice(&start_sectors.to_le_bytes());
+    disk[446 + 12..][..4].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(volume);
+    lab.write("disk", disk)
+}
+
+#[test]
+fn loop_devices_over_a_partition_are_those_that_show_its_start() {
+    let lab = Lab::new();
+    let disk = disk_with_a_volume(&lab);
+    let label = ["header", "label", "disk", "--partition", "1", "--label", "home"];
+    lab.ok(&label);
+    let Some(table) = LoopDevice::attach_with(&disk, &["--sizelimit", "1M"]) else { return };
+    let table_lock = lock_of_cryptsetup(&table);
+    lab.ok(&label);
+    let volume = LoopDevice::attach_with(&disk, &["--offset", "1M"]).unwrap();
+    let volume_lock = lock_of_cryptsetup(&volume);
+    lab.refused(&label, 5);
+    drop((table_lock, volume_lock));
+    // Only root may use cryptsetup's folder of locks.
+    let nobody = 65_534;
+    fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
+    chown(&disk, Some(nobody), Some(nobody)).unwrap();
+    let warnings = || {
+        let mut command = lab.blockyard(&label);
+        let output = command.uid(nobody).gid(nobody).output().unwrap();
+        let said = text(&output.stderr);
+        said.matches("no lock of the loop devices over this file").count()
+    };
+    assert_eq!(warnings(), 1);
+    drop(volume);
+    assert_eq!(warnings(), 0);
 }

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     let volume = spec.prepare(settings, StdinUse::Free)?.unlock()?.start()?;
     in_use.add_volume(&volume);
     match output {
-        Some(output) => dump_to_file(&volume, &output.create(&in_use)?, output.path()),
+        Some(output) => dump_to_file(&volume, output.create(&in_use)?.file(), output.path()),
         None => dump_to_stdout(&volume),
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &EraseArgs) -> Result<(), Failure> {
     let path = args.place.path();
     let place = path.display();
     let in_disk = args.place.in_disk();
-    warn_without_lock(path);
+    warn_without_lock(path, &in_disk);
     let (shown, _) = header::read(path, &in_disk, None)?;
     if !args.batch_mode {
         Terminal::confirm(&format!("all keyslots of {place} will be destroyed, and so its data"))?;

@@ -302,7 +302,7 @@ fn wipe(args: &WipeArgs) -> Result<(), Failure> {
 
 fn label(args: &LabelArgs) -> Result<(), Failure> {
     let path = args.place.path();
-    warn_without_lock(path);
+    warn_without_lock(path, &args.place.in_disk());
     let label = args.label.as_deref();
     let subsystem = args.subsystem.as_deref();
     header::set_labels(path, &args.place.in_disk(), label, subsystem)?;
@@ -313,7 +313,7 @@ fn label(args: &LabelArgs) -> Result<(), Failure> {
 fn uuid(args: &UuidArgs) -> Result<(), Failure> {
     let path = args.place.path();
     if let Some(uuid) = &args.uuid {
-        warn_without_lock(path);
+        warn_without_lock(path, &args.place.in_disk());
         header::set_uuid(path, &args.place.in_disk(), uuid)?;
         say(&format!("{}: the UUID was set", path.display()));
         return Ok(());
@@ -333,7 +333,7 @@ fn flags(args: &FlagsArgs) -> Result<(), Failure> {
         let lines = flags.iter().map(|flag| format!("{}\n", printable(flag)));
         return print(&lines.collect::<String>());
     }
-    warn_without_lock(path);
+    warn_without_lock(path, &args.place.in_disk());
     let flags: Vec<_> = args.flags.iter().map(String::as_str).collect();
     header::set_flags(path, &args.place.in_disk(), &flags)?;
     say(&format!("{}: the flags were set", path.display()));

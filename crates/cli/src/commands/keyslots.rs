@@ -421,7 +421,7 @@ fn done(path: &Path, keyslot: u32, deed: &str) {
 /// Runs the action.
 pub(crate) fn run(command: &KeyCommand) -> Result<(), Failure> {
     if let Some(place) = command.action.changed() {
-        warn_without_lock(place.path());
+        warn_without_lock(place.path(), &place.in_disk());
     }
     match &command.action {
         Action::Add(args) => add(args),

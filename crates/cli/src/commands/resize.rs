@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-use blockyard::Control;
 use blockyard::resize::{Resized, Sizing};
+use blockyard::{Control, Place};
 use clap::{Args, ValueHint};
 
 use crate::args::{HeaderArgs, PartitionArgs, ShortHelpArgs};
@@ -103,14 +103,18 @@ fn by_header(args: &ResizeArgs) -> Result<(), Failure> {
         None => args.device_size,
     };
     let in_disk = args.partition.place();
-    let sizing = Sizing::of(&args.target).place(in_disk).header(args.header.header.clone());
+    let sizing = Sizing::of(&args.target).place(in_disk.clone());
+    let sizing = sizing.header(args.header.header.clone());
     let sizes = sizing.sizes()?;
     let now_bytes = sizes.present_bytes();
     if (wanted, sizes.fixed_bytes) == (None, None) {
         say(&format!("{place}: the volume has {now_bytes} bytes: it ends with its file or device"));
         return Ok(());
     }
-    warn_without_lock(args.header.header.as_deref().unwrap_or(&args.target));
+    match &args.header.header {
+        Some(header) => warn_without_lock(header, &Place::Whole),
+        None => warn_without_lock(&args.target, &in_disk),
+    }
     let to_bytes = wanted.unwrap_or(sizes.room_bytes);
     if to_bytes < now_bytes && !args.batch_mode {
         Terminal::confirm(&format!(

@@ -150,7 +150,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
-    warn_without_lock(args.place.path());
+    warn_without_lock(args.place.path(), &args.place.in_disk());
     // Before a person types a token for nothing.
     header::read(args.place.path(), &args.place.in_disk(), None)?;
     let json = json(args.json_file.as_deref())?;
@@ -187,7 +187,7 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
 }
 
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
-    warn_without_lock(args.place.path());
+    warn_without_lock(args.place.path(), &args.place.in_disk());
     tokens(&args.place).remove(args.token_id)?;
     say(&format!("{}: token {} was removed", args.place.path().display(), args.token_id));
     Ok(())

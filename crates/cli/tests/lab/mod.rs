@@ -219,17 +219,28 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// `None` where this user cannot make one.
     pub(crate) fn attach(file: &Path) -> Option<Self> {
-        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        Self::attach_with(file, &[])
+    }
+
+    /// With further options of losetup.
+    pub(crate) fn attach_with(file: &Path, options: &[&str]) -> Option<Self> {
+        let mut losetup = Command::new("losetup");
+        let losetup = losetup.args(["--find", "--show"]).args(options).arg(file).output();
         let made = losetup.ok().filter(|made| made.status.success())?;
         Some(Self { path: PathBuf::from(text(&made.stdout).trim()) })
     }
 
     /// Claims the device as a mount does; `None` if the kernel refuses.
     pub(crate) fn claim(&self) -> Option<fs::File> {
-        let mut options = fs::File::options();
-        options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
-        options.open(&self.path).ok()
+        claimed(&self.path)
     }
+}
+
+/// Claims a block device as a mount does; `None` if the kernel refuses.
+pub(crate) fn claimed(device: &Path) -> Option<fs::File> {
+    let mut options = fs::File::options();
+    options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+    options.open(device).ok()
 }
 
 impl Drop for LoopDevice {

@@ -182,7 +182,8 @@ impl BitmapFile {
         if !metadata.is_file() {
             return Err(Error::volume(path, "a dirty bitmap needs a regular file"));
         }
-        if !lock_output(&file) {
+        // A regular file has nothing under it.
+        if lock_output(&file, path).is_none() {
             return Err(Error::InUse { path: path.display().to_string() });
         }
         Ok(Self { path: path.to_owned(), file, len_bytes: metadata.len() })

@@ -12,16 +12,16 @@
 //! A loop device and its file are one storage with two names. So a user of the device also locks
 //! its part of the file, if it may open the file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Access;
 use super::under::{self, Found};
+use super::{Access, sysfs};
 use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
@@ -54,9 +54,9 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
         part = below.place_of(&part);
-        match patiently(|| claim_for_a_moment(&below.file, access)) {
-            Err(error) if is_taken(&error) => return Err(refused(path, "use its device", error)),
-            _ => {}
+        if let Some(taken) = taken_below(&below.file, &part, access) {
+            let path = format!("{} (on {})", path.display(), taken.display());
+            return Err(Error::InUse { path });
         }
         match patiently(|| lock_part(&below.file, &part, access)) {
             Err(error) if is_taken(&error) => return Err(refused(path, "lock its file", error)),
@@ -83,14 +83,35 @@ fn warn(path: &Path, reason: &str) {
     ));
 }
 
-/// Fails if a device under a loop device is mounted or otherwise in use. The claim is not held:
-/// other loop devices may show other parts of it.
-fn claim_for_a_moment(device: &File, access: Access) -> io::Result<()> {
-    if !access.writes() || !device.metadata()?.file_type().is_block_device() {
-        return Ok(());
+/// The device under a part of a loop device that is mounted or otherwise in use: the device below,
+/// or one of its partitions in this part. A writer tries the kernel's claim for a moment. It is not
+/// held, because other loop devices may show other parts.
+fn taken_below(below: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
+    let device = below.metadata().ok().filter(|found| found.file_type().is_block_device())?;
+    if !access.writes() {
+        return None;
     }
-    let name = format!("/proc/self/fd/{}", device.as_raw_fd());
-    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(name).map(drop)
+    let partitions = sysfs::partitions(device.rdev());
+    if partitions.is_empty() {
+        let name = format!("/proc/self/fd/{}", below.as_raw_fd());
+        return is_claimed(Path::new(&name), access).then(|| fs::read_link(name).ok())?;
+    }
+    let overlaps = |bytes: &Range<u64>| bytes.start < part.end && part.start < bytes.end;
+    let shown = partitions.into_iter().filter(|partition| overlaps(&partition.bytes));
+    shown.map(|partition| partition.path).find(|path| is_claimed(path, access))
+}
+
+/// Whether another program has the claim of a device, and does not share it.
+fn is_claimed(path: &Path, access: Access) -> bool {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_EXCL);
+    patiently(|| match options.open(path) {
+        Err(error) if is_taken(&error) && access == Access::Shared => {
+            if is_shared(&File::open(path)?)? { Ok(()) } else { Err(error) }
+        }
+        claimed => claimed.map(drop),
+    })
+    .is_err_and(|error| is_taken(&error))
 }
 
 /// Locks a part of what is under a loop device. Returns false if a writer has the lock of a reader:
@@ -158,13 +179,20 @@ fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
     }
 }
 
-/// Locks a file for overwriting like a volume, until it is closed. Returns false if another program
-/// holds the lock, or at this moment that of the file under a loop device. File systems without
-/// locks permit everything.
+/// The locks of what is under a loop device that is overwritten.
+#[derive(Debug, Default)]
+pub struct OutputLock {
+    _below: Vec<File>,
+}
+
+/// Locks a file for overwriting like a volume: until it is closed, and under a loop device until
+/// the value is dropped. `None` if another program holds a lock. File systems without locks permit
+/// everything.
 #[must_use]
-pub fn lock_output(file: &File) -> bool {
-    let is_free_below = lock_under(Path::new("output"), file, Access::ReadWrite).is_ok();
-    is_free_below && !try_lock(file, Access::ReadWrite, false).is_err_and(|error| is_taken(&error))
+pub fn lock_output(file: &File, path: &Path) -> Option<OutputLock> {
+    let below = lock_under(path, file, Access::ReadWrite).ok()?;
+    let locked = try_lock(file, Access::ReadWrite, false);
+    (!locked.is_err_and(|error| is_taken(&error))).then_some(OutputLock { _below: below })
 }
 
 fn try_lock(file: &File, access: Access, is_block_device: bool) -> io::Result<()> {

@@ -14,6 +14,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -74,6 +75,8 @@ impl Drop for Held {
 enum Purpose {
     Reading,
     Writing,
+    /// To find out which locks a writer can take: like a reader, without waiting.
+    Asking,
 }
 
 impl HeaderLock {
@@ -104,6 +107,15 @@ impl HeaderLock {
     /// Another program holds the lock.
     pub fn to_write(file: &File, path: &Path, start_bytes: u64) -> Result<Self, Error> {
         Self::new(file, path, start_bytes, Purpose::Writing, &[])
+    }
+
+    /// The warning of [`HeaderLock::to_write`], without keeping out or waiting for anybody.
+    #[must_use]
+    pub fn warning_for(file: &File, start_bytes: u64) -> Option<String> {
+        let mut lock = Self::default();
+        // A busy lock is reported by the writer that waits for it.
+        let _ = lock.take(file, start_bytes, Purpose::Asking, &[]);
+        lock.warning.take()
     }
 
     /// Takes the lock for reading on another open file, if that is possible beside the lock of this
@@ -174,7 +186,7 @@ impl HeaderLock {
                 lock_patiently(&file, purpose)?;
                 Some(Held { file, lock_file: None, stays: true })
             }
-            (Purpose::Reading, Some(_)) => {
+            (Purpose::Reading | Purpose::Asking, Some(_)) => {
                 let file = file.try_clone()?;
                 let shared = flock(&file, FlockOperation::NonBlockingLockShared);
                 shared.is_ok().then(|| Held::of(file))
@@ -186,9 +198,7 @@ impl HeaderLock {
             }
         };
         self.held.extend(held);
-        if may_lock_bytes(file) {
-            forget_cache(file);
-        }
+        forget_cache(file, start_bytes, HEADER_LEN);
         self.take_over(file, start_bytes, purpose)
     }
 
@@ -200,14 +210,12 @@ impl HeaderLock {
         purpose: Purpose,
         own: &[File],
     ) -> io::Result<()> {
-        match under::find(device, purpose == Purpose::Writing) {
+        match under::find(device, purpose != Purpose::Reading) {
             Found::Nothing => Ok(()),
             Found::Open(under) => {
                 let start_bytes = under.start_bytes.saturating_add(start_bytes);
                 let taken = self.take(&under.file, start_bytes, purpose, own);
-                // A loop device reads another one through a page cache, which does not see what
-                // was written by another name.
-                forget_cache(&under.file);
+                forget_cache(&under.file, start_bytes, HEADER_LEN);
                 match taken {
                     // Perhaps it is the lock of a served volume.
                     Err(_) if purpose == Purpose::Reading && may_lock_bytes(&under.file) => Ok(()),
@@ -295,15 +303,17 @@ impl HeaderLock {
     /// to the folder. It is no refusal if another program has it: `udevadm lock` holds it for the
     /// program that it runs.
     fn take_node_too(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
-        match (self.take_node(file, purpose), purpose) {
-            (Err(error), Purpose::Writing) if error.kind() == io::ErrorKind::WouldBlock => {
+        // A reader has the lock in the folder, and does not wait.
+        let without_waiting = if purpose == Purpose::Reading { Purpose::Asking } else { purpose };
+        match (self.take_node(file, without_waiting), purpose) {
+            (Err(_), Purpose::Reading) => Ok(()),
+            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.warn(
                     "another program has locked this device with flock: if that is not udevadm \
                      lock, see to it that it does not write this header meanwhile",
                 );
                 Ok(())
             }
-            (Err(_), Purpose::Reading) => Ok(()),
             (taken, _) => taken,
         }
     }
@@ -369,10 +379,18 @@ pub(super) fn may_lock_bytes(file: &File) -> bool {
     [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
 }
 
-/// Drops the cached pages that are on disk already: another mount of a network file system, or
-/// another name of a device, may have written since. Pages that are in use or dirty stay.
-pub(super) fn forget_cache(file: &File) {
-    let _ = fadvise(file, 0, None, Advice::DontNeed);
+/// The longest header: two copies of its metadata, and the keyslots of LUKS2.
+const HEADER_LEN: Option<NonZeroU64> = NonZeroU64::new((8 + 128) << 20);
+
+/// Drops the cached pages of a place that are on disk already, where another name of the file may
+/// have written since: on network file systems by another mount, and on devices, because a loop
+/// device reads another one through its page cache. A loop device shares the cache of a local
+/// file, so nothing is dropped there. Pages that are in use or dirty stay.
+pub(super) fn forget_cache(file: &File, start_bytes: u64, len_bytes: Option<NonZeroU64>) {
+    let is_device = file.metadata().is_ok_and(|found| found.file_type().is_block_device());
+    if is_device || may_lock_bytes(file) {
+        let _ = fadvise(file, start_bytes, len_bytes, Advice::DontNeed);
+    }
 }
 
 fn is_forbidden(error: &io::Error) -> bool {
@@ -388,11 +406,13 @@ fn is_forbidden(error: &io::Error) -> bool {
 /// Waits as long as for the lock of a volume: cryptsetup holds this lock only while it reads or
 /// writes.
 fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
-    let operation = match purpose {
-        Purpose::Reading => FlockOperation::NonBlockingLockShared,
-        Purpose::Writing => FlockOperation::NonBlockingLockExclusive,
-    };
-    patiently(|| Ok(flock(file, operation)?))
+    match purpose {
+        Purpose::Reading => patiently(|| Ok(flock(file, FlockOperation::NonBlockingLockShared)?)),
+        Purpose::Writing => {
+            patiently(|| Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?))
+        }
+        Purpose::Asking => Ok(flock(file, FlockOperation::NonBlockingLockShared)?),
+    }
 }
 
 /// The lock of a block device.

@@ -22,7 +22,7 @@ pub mod uncached;
 mod under;
 
 pub use crate::access::Access;
-pub use exclusive::lock_output;
+pub use exclusive::{OutputLock, lock_output};
 pub(crate) use facts::Facts;
 pub use header_lock::{HeaderLock, LOCK_FOLDER};
 pub use id::FileId;
@@ -148,8 +148,8 @@ impl DeviceFile {
             return Err(replaced(path));
         }
         let files_under = exclusive::lock_under(path, &file, access)?;
-        if is_block_device || header_lock::may_lock_bytes(&file) {
-            std::iter::once(&file).chain(&files_under).for_each(header_lock::forget_cache);
+        for file in std::iter::once(&file).chain(&files_under) {
+            header_lock::forget_cache(file, 0, None);
         }
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find its length", error))?;
@@ -295,6 +295,13 @@ impl DeviceFile {
             self.kind = BackingKind::Direct;
         }
         self
+    }
+
+    /// Whether the name of a local file or device still leads to it.
+    #[must_use]
+    pub fn is_what_its_name_leads_to(&self) -> bool {
+        let Some(id) = self.id() else { return true };
+        std::fs::metadata(&self.path).is_ok_and(|found| FileId::of(&found) == id)
     }
 
     /// Identity of a local file or device.

@@ -55,8 +55,8 @@ pub(super) struct Loop {
     pub(super) device: u64,
     /// Its name.
     pub(super) path: PathBuf,
-    /// Start of what it shows, in bytes of its file.
-    pub(super) start: u64,
+    /// Place of what it shows, in bytes of its file.
+    pub(super) bytes: Range<u64>,
 }
 
 /// The loop devices that were made by this name.
@@ -66,7 +66,11 @@ pub(super) fn loops_over(name: &Path) -> Vec<Loop> {
     let over = nodes.filter(|node| name_in(node).as_deref() == Some(name));
     let described = over.filter_map(|node| {
         let start = number(&node.join("loop/offset"))?;
-        Some(Loop { device: device_in(&node)?, path: device_path(&node)?, start })
+        let end = match number(&node.join("loop/sizelimit"))? {
+            0 => u64::MAX,
+            len => start.saturating_add(len),
+        };
+        Some(Loop { device: device_in(&node)?, path: device_path(&node)?, bytes: start..end })
     });
     described.collect()
 }
@@ -100,14 +104,20 @@ pub(super) fn behind(device: u64) -> Vec<PathBuf> {
 
 /// The partition of a disk that contains a byte, as a device of its own.
 pub(super) fn partition_at(disk: u64, at_bytes: u64) -> Option<Partition> {
-    let entries = fs::read_dir(folder(disk)).ok()?;
-    entries.flatten().find_map(|entry| {
+    partitions(disk).into_iter().find(|partition| partition.bytes.contains(&at_bytes))
+}
+
+/// The partitions of a disk that are devices of their own.
+pub(super) fn partitions(disk: u64) -> Vec<Partition> {
+    let Ok(entries) = fs::read_dir(folder(disk)) else { return Vec::new() };
+    let described = entries.flatten().filter_map(|entry| {
         let node = entry.path();
-        let bytes = place_in(&node).filter(|bytes| bytes.contains(&at_bytes))?;
+        let bytes = place_in(&node)?;
         let is_partition = node.join("partition").exists();
         let partition = Partition { device: device_in(&node)?, path: device_path(&node)?, bytes };
         is_partition.then_some(partition)
-    })
+    });
+    described.collect()
 }
 
 /// The number of the device of a folder.

@@ -133,11 +133,11 @@ pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
     let number = file.metadata().map_or(0, |metadata| metadata.rdev());
     places.extend(in_partition(number, start_bytes).map(|(_, place)| place));
     while let Some((name, start_bytes)) = places.pop() {
-        for Loop { device, path, start } in sysfs::loops_over(&name) {
-            let Some(start_bytes) = start_bytes.checked_sub(start) else { continue };
-            if found.contains(&device) {
+        for Loop { device, path, bytes } in sysfs::loops_over(&name) {
+            if found.contains(&device) || !bytes.contains(&start_bytes) {
                 continue;
             }
+            let start_bytes = start_bytes - bytes.start;
             found.push(device);
             places.push((path, start_bytes));
             if let Some((partition, place)) = in_partition(device, start_bytes) {

@@ -5,7 +5,7 @@
 //! and both results must be equal. The requests to the simulated queue form a new trace.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ use super::ReplayArgs;
 use crate::args::WorldArgs;
 use crate::commands::lab::{load, set_up};
 use crate::failure::Failure;
-use crate::output::{InUse, Output};
+use crate::output::{InUse, Output, OutputFile};
 
 /// Options for a simulated machine instead of a volume.
 #[derive(Args, Debug)]
@@ -155,7 +155,7 @@ impl Observer for QueueTrace {
 }
 
 impl QueueTrace {
-    fn write(&self, file: File, header: &Header) -> io::Result<()> {
+    fn write(&self, file: OutputFile, header: &Header) -> io::Result<()> {
         let mut writer = Writer::begin(BufWriter::new(file), header)?;
         self.bios.iter().chain(self.open.values()).try_for_each(|bio| writer.push(bio))?;
         writer.end(self.ended).map(|_| ())
