@@ -48,6 +48,7 @@ const SKIPPED: &[&str] = &[
     "server_that_was_taken_over",
     "threads_lose_new_privileges",
     "elevator_and_its_thread_are_the_queue",
+    "copy_of_a_long_write_is_the_device",
     "end_unmounts_no_other_file_system",
     "random_calls_leave_the_same_bytes",
     "file_has_the_size_and_the_refusals_of_a_disk",

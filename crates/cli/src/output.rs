@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
-pub(crate) use blockyard::output::{InUse, Output, OutputFile};
+pub(crate) use blockyard::output::{InUse, Output};
 use blockyard_host::log;
 
 use crate::failure::Failure;

@@ -298,6 +298,21 @@ fn lost_path_is_an_event_of_its_own_kind() {
 }
 
 #[test]
+fn lost_server_is_an_event_with_its_name() {
+    let lab = Lab::new();
+    lab.volume("image");
+    let far = lab.serve(&["image", "-d", "pass", "--socket", "far"]);
+    lab.write("table", "0 8 linear nbd+unix:///?socket=far 0\n");
+    let words = ["serve", "--table", "table", "--socket", "s", "--log-format", "json"];
+    let mut server = Server::start_silent(lab.blockyard(&words));
+    server.wait_for_line("\"event\":\"said\"");
+    drop(far);
+    let lost: Value = serde_json::from_str(&server.wait_for_line("\"remote\"")).unwrap();
+    assert_eq!(lost["level"], "warning");
+    assert_eq!(lost["device"], "nbd+unix:///?socket=far");
+}
+
+#[test]
 fn operator_is_obeyed_also_by_what_waits() {
     for mode in [BIO, MQ] {
         let paths = Paths::waiting(mode);

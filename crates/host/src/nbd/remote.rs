@@ -181,7 +181,9 @@ impl NbdDisk {
     /// Reports to the operator.
     pub(super) fn say(&self, what: &str) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
-        log::Event::new(log::Kind::Remote).say(format_args!("{}: {what}", self.name));
+        let fields = [("device", log::Value::Text(&self.name))];
+        let event = log::Event::new(log::Kind::Remote).fields(&fields);
+        event.say(format_args!("{}: {what}", self.name));
     }
 
     /// Reports to the operator, unless it repeats the last report.

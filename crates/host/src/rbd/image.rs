@@ -554,7 +554,10 @@ impl Image {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != what {
             what.clone_into(&mut said);
-            log::Event::new(log::Kind::Remote).say(format_args!("{}: {what}", self.name));
+            let name = self.name.to_string();
+            let fields = [("device", log::Value::Text(&name))];
+            let event = log::Event::new(log::Kind::Remote).fields(&fields);
+            event.say(format_args!("{name}: {what}"));
         }
     }
 }

@@ -167,26 +167,31 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Copies from guest memory; `None` if it does not exist.
+    /// Copies a header from guest memory; `None` if it does not exist.
     pub(super) fn load(&self, addr: u64, to: &mut [u8]) -> Option<()> {
         let mut to = to;
         let len_bytes = u32::try_from(to.len()).expect("a header is short");
         self.each(Span { addr, len_bytes }, |base, len| {
             let (head, tail) = std::mem::take(&mut to).split_at_mut(len);
-            // SAFETY: the run is mapped for `len` bytes; `head` is ours and as long.
-            unsafe { std::ptr::copy_nonoverlapping(base, head.as_mut_ptr(), len) };
+            for (place, byte) in head.iter_mut().enumerate() {
+                // SAFETY: the run is mapped for `len` bytes. The guest, and by its order another
+                // queue, may change them meanwhile, hence the atomic access.
+                *byte = unsafe { AtomicU8::from_ptr(base.add(place)) }.load(Ordering::Relaxed);
+            }
             to = tail;
         })
     }
 
-    /// Copies to guest memory; `None` if it does not exist.
+    /// Copies a status to guest memory; `None` if it does not exist.
     pub(super) fn store(&self, addr: u64, from: &[u8]) -> Option<()> {
         let mut from = from;
         let len_bytes = u32::try_from(from.len()).expect("a status is short");
         self.each(Span { addr, len_bytes }, |base, len| {
             let (head, tail) = from.split_at(len);
-            // SAFETY: the run is mapped for `len` bytes; `head` is ours and as long.
-            unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), base, len) };
+            for (place, byte) in head.iter().enumerate() {
+                // SAFETY: as in `load`.
+                unsafe { AtomicU8::from_ptr(base.add(place)) }.store(*byte, Ordering::Relaxed);
+            }
             from = tail;
         })?;
         self.log.iter().for_each(|log| log.mark(addr, len_bytes.into()));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 
+use blockyard::output::OutputFile;
 use blockyard_engine::time::Nanos;
 use blockyard_lab::sim::cpu::ThreadId;
 use blockyard_lab::sim::world::{self, Config, Event, Observer, Role};
@@ -20,7 +21,7 @@ use super::ReplayArgs;
 use crate::args::WorldArgs;
 use crate::commands::lab::{load, set_up};
 use crate::failure::Failure;
-use crate::output::{InUse, Output, OutputFile};
+use crate::output::{InUse, Output};
 
 /// Options for a simulated machine instead of a volume.
 #[derive(Args, Debug)]
