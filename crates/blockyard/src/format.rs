@@ -451,7 +451,9 @@ impl Unformatted {
     fn lock_again(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
             self.lock = Some(self.device.lock_header()?);
-            if self.start() != self.seen || !self.device.is_what_its_name_leads_to() {
+            let mut files = self.data.iter().chain([&self.device]);
+            let are_named = files.all(DeviceFile::is_what_its_name_leads_to);
+            if self.start() != self.seen || !are_named {
                 return Err(FormatError::Changed(self.path.clone()).into());
             }
         }
@@ -703,11 +705,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         let key = Key::passphrase("pass");
+        let quick = || FormatOptions {
+            pbkdf: Pbkdf::Pbkdf2,
+            pbkdf_iterations: Some(1000),
+            ..FormatOptions::default()
+        };
         let formatted = |change: &dyn Fn()| {
             fs::write(&path, vec![0; 32 << 20]).unwrap();
-            let quick = FormatOptions { pbkdf: Pbkdf::Pbkdf2, ..FormatOptions::default() };
-            let quick = FormatOptions { pbkdf_iterations: Some(1000), ..quick };
-            let mut unformatted = quick.open(&path).unwrap();
+            let mut unformatted = quick().open(&path).unwrap();
             unformatted.release();
             change();
             unformatted.format(&key).map(drop)
@@ -721,11 +726,19 @@ mod tests {
             let file = File::options().write(true).open(&path).unwrap();
             file.write_all_at(b"other data", 0).unwrap();
         });
-        refused(&|| {
+        let replace = || {
             let copy = dir.path().join("copy");
             fs::copy(&path, &copy).unwrap();
             fs::rename(copy, &path).unwrap();
-        });
+        };
+        refused(&replace);
+        // The data of a detached header.
+        let header = Some(dir.path().join("header"));
+        let mut unformatted = FormatOptions { header, ..quick() }.open(&path).unwrap();
+        unformatted.release();
+        replace();
+        let error = unformatted.format(&key).unwrap_err();
+        assert!(matches!(error, Error::Format(FormatError::Changed(_))), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -367,6 +367,21 @@ impl Drop for Partition<'_> {
     }
 }
 
+/// A device node that another user owns for a while.
+struct Lent(PathBuf, fs::Metadata);
+
+fn lend(node: &Path, user: u32) -> Lent {
+    let before = fs::metadata(node).unwrap();
+    chown(node, Some(user), Some(user)).unwrap();
+    Lent(node.to_path_buf(), before)
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        chown(&self.0, Some(self.1.uid()), Some(self.1.gid())).unwrap();
+    }
+}
+
 /// A partition, and a loop device over a place beside it.
 #[test]
 fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
@@ -385,12 +400,39 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
     let beside = beside.unwrap();
     let same = LoopDevice::attach_with(&disk.path, &["--offset", "1M", "--sizelimit", "4M"]);
     let same = same.unwrap();
-    let mounted = claimed(&part_path).unwrap();
-    lab.ok(&format(beside.path.to_str().unwrap()));
-    let said = lab.refused(&format(same.path.to_str().unwrap()), 5);
+    let [beside_name, same_name] = [&beside, &same].map(|device| device.path.to_str().unwrap());
+    // Served, and mounted.
+    let server = lab.serve(&[part_name, "-d", "pass", "--socket", "s"]);
+    lab.ok(&format(beside_name));
+    let said = lab.refused(&format(same_name), 5);
     assert!(said.contains("in use") && said.contains(part_name), "{said}");
     lab.refused(&format(disk_name), 5);
-    drop(mounted);
+    drop(server);
+    fs::create_dir(lab.path("dir")).unwrap();
+    let succeeds = |command: &mut Command| command.status().is_ok_and(|ended| ended.success());
+    if succeeds(Command::new("mkfs.ext4").args(["-q", part_name])) {
+        let point = lab.path("dir");
+        assert!(succeeds(Command::new("mount").arg(&part_path).arg(&point)));
+        let mounted = Mounted(&point);
+        lab.ok(&format(beside_name));
+        lab.refused(&format(same_name), 5);
+        drop(mounted);
+        lab.ok(&format(part_name));
+    }
+    // The whole disk may be mounted, and its partitions are left from an earlier use.
+    let whole = disk.claim().unwrap();
+    lab.refused(&format(beside_name), 5);
+    drop(whole);
+    // A user who cannot open the partition cannot know.
+    let held = claimed(&part_path).unwrap();
+    let nobody = 65_534;
+    fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
+    let own: Vec<_> = [&same.path, &disk.path, &disk_file].map(|file| lend(file, nobody)).into();
+    let mut command = lab.blockyard(&format(same_name));
+    let output = command.uid(nobody).gid(nobody).output().unwrap();
+    drop(own);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    drop(held);
     let over = LoopDevice::attach(&part_path).unwrap();
     let over_name = over.path.to_str().unwrap();
     for names in [[part_name, over_name], [over_name, part_name]] {
@@ -473,4 +515,57 @@ fn loop_devices_over_a_partition_are_those_that_show_its_start() {
     assert_eq!(warnings(), 1);
     drop(volume);
     assert_eq!(warnings(), 0);
+}
+
+/// A header that begins within a page of the cache.
+#[test]
+fn header_at_an_odd_place_is_read_anew_after_a_change_under_another_name() {
+    let lab = Lab::new();
+    let volume = fs::read(lab.volume("image")).unwrap();
+    let disk = lab.write("disk", [vec![0; 63 * 512], volume].concat());
+    let Some(lower) = LoopDevice::attach(&disk) else { return };
+    let upper = LoopDevice::attach_with(&lower.path, &["--offset", "32256"]).unwrap();
+    let info = ["info", upper.path.to_str().unwrap()];
+    lab.ok(&info);
+    for label in ["one", "two"] {
+        lab.ok(&["header", "label", "disk", "--offset", "63", "--label", label]);
+        let output = lab.ok(&info);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains(label) && !said.contains("warning"), "{said}");
+    }
+}
+
+/// A mount, until the value is dropped.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+/// The loop device was made by one node of a device, whose name is another node now.
+#[test]
+fn device_under_a_loop_device_is_known_by_each_of_its_nodes() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    let Some(lower) = LoopDevice::attach(&image) else { return };
+    let number = fs::metadata(&lower.path).unwrap().rdev();
+    let node = |name: &str| {
+        let path = lab.path(name);
+        let numbers = [major(number), minor(number)].map(|number| number.to_string());
+        let made = Command::new("mknod").arg(&path).arg("b").args(numbers).status();
+        assert!(made.unwrap().success());
+        path
+    };
+    let first = node("node");
+    let upper = LoopDevice::attach(&first).unwrap();
+    let mount = Command::new("mount").arg("--bind").args([&node("other"), &first]).status();
+    assert!(mount.unwrap().success());
+    let _mounted = Mounted(&first);
+    let disk = upper.path.to_str().unwrap();
+    let output = lab.ok(&["header", "label", disk, "--label", "home"]);
+    assert_eq!(text(&output.stderr).matches("warning").count(), 0, "{}", text(&output.stderr));
+    let _server = lab.serve(&["image", "-d", "pass", "--socket", "s"]);
+    lab.refused(&["load", disk, "-d", "pass", "-i", "pass", "--allow-short"], 5);
 }

@@ -12,16 +12,16 @@
 //! A loop device and its file are one storage with two names. So a user of the device also locks
 //! its part of the file, if it may open the file.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::under::{self, Found};
-use super::{Access, sysfs};
+use super::{Access, claim};
 use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
@@ -54,7 +54,7 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
         part = below.place_of(&part);
-        if let Some(taken) = taken_below(&below.file, &part, access) {
+        if let Some(taken) = claim::taken(&below.file, &part, access) {
             let path = format!("{} (on {})", path.display(), taken.display());
             return Err(Error::InUse { path });
         }
@@ -81,37 +81,6 @@ fn warn(path: &Path, reason: &str) {
          opens the volume by the name of the file meanwhile",
         path.display()
     ));
-}
-
-/// The device under a part of a loop device that is mounted or otherwise in use: the device below,
-/// or one of its partitions in this part. A writer tries the kernel's claim for a moment. It is not
-/// held, because other loop devices may show other parts.
-fn taken_below(below: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
-    let device = below.metadata().ok().filter(|found| found.file_type().is_block_device())?;
-    if !access.writes() {
-        return None;
-    }
-    let partitions = sysfs::partitions(device.rdev());
-    if partitions.is_empty() {
-        let name = format!("/proc/self/fd/{}", below.as_raw_fd());
-        return is_claimed(Path::new(&name), access).then(|| fs::read_link(name).ok())?;
-    }
-    let overlaps = |bytes: &Range<u64>| bytes.start < part.end && part.start < bytes.end;
-    let shown = partitions.into_iter().filter(|partition| overlaps(&partition.bytes));
-    shown.map(|partition| partition.path).find(|path| is_claimed(path, access))
-}
-
-/// Whether another program has the claim of a device, and does not share it.
-fn is_claimed(path: &Path, access: Access) -> bool {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_EXCL);
-    patiently(|| match options.open(path) {
-        Err(error) if is_taken(&error) && access == Access::Shared => {
-            if is_shared(&File::open(path)?)? { Ok(()) } else { Err(error) }
-        }
-        claimed => claimed.map(drop),
-    })
-    .is_err_and(|error| is_taken(&error))
 }
 
 /// Locks a part of what is under a loop device. Returns false if a writer has the lock of a reader:
@@ -159,7 +128,7 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Re
 }
 
 /// Whether another program has the claim or the lock.
-fn is_taken(error: &io::Error) -> bool {
+pub(super) fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
 
@@ -223,13 +192,23 @@ fn set_lock(file: &File, range: &libc::flock) -> io::Result<()> {
 }
 
 /// Whether another descriptor has the block device open with [`Access::Shared`].
-fn is_shared(file: &File) -> io::Result<bool> {
+pub(super) fn is_shared(file: &File) -> io::Result<bool> {
     let mut range = whole_file(libc::F_WRLCK);
     (range.l_start, range.l_len) = (SHARED_BYTE, 1);
+    Ok(lock_against(file, range)? == libc::F_RDLCK)
+}
+
+/// Whether another descriptor has a lock.
+pub(super) fn is_locked(file: &File) -> bool {
+    lock_against(file, whole_file(libc::F_WRLCK)).is_ok_and(|found| found != libc::F_UNLCK)
+}
+
+/// The type of a lock that excludes this one, or [`libc::F_UNLCK`].
+fn lock_against(file: &File, mut range: libc::flock) -> io::Result<libc::c_int> {
     // SAFETY: F_OFD_GETLK reads and writes a `flock` at the pointer, which outlives the call.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
     match asked {
-        0 => Ok(range.l_type == libc::F_RDLCK as i16),
+        0 => Ok(range.l_type.into()),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -75,8 +75,6 @@ impl Drop for Held {
 enum Purpose {
     Reading,
     Writing,
-    /// To find out which locks a writer can take: like a reader, without waiting.
-    Asking,
 }
 
 impl HeaderLock {
@@ -109,12 +107,12 @@ impl HeaderLock {
         Self::new(file, path, start_bytes, Purpose::Writing, &[])
     }
 
-    /// The warning of [`HeaderLock::to_write`], without keeping out or waiting for anybody.
+    /// The warning of [`HeaderLock::to_write`], whose locks are taken for a moment: the writer that
+    /// follows reports one that is still busy.
     #[must_use]
     pub fn warning_for(file: &File, start_bytes: u64) -> Option<String> {
         let mut lock = Self::default();
-        // A busy lock is reported by the writer that waits for it.
-        let _ = lock.take(file, start_bytes, Purpose::Asking, &[]);
+        let _ = lock.take(file, start_bytes, Purpose::Writing, &[]);
         lock.warning.take()
     }
 
@@ -186,7 +184,7 @@ impl HeaderLock {
                 lock_patiently(&file, purpose)?;
                 Some(Held { file, lock_file: None, stays: true })
             }
-            (Purpose::Reading | Purpose::Asking, Some(_)) => {
+            (Purpose::Reading, Some(_)) => {
                 let file = file.try_clone()?;
                 let shared = flock(&file, FlockOperation::NonBlockingLockShared);
                 shared.is_ok().then(|| Held::of(file))
@@ -210,7 +208,7 @@ impl HeaderLock {
         purpose: Purpose,
         own: &[File],
     ) -> io::Result<()> {
-        match under::find(device, purpose != Purpose::Reading) {
+        match under::find(device, purpose == Purpose::Writing) {
             Found::Nothing => Ok(()),
             Found::Open(under) => {
                 let start_bytes = under.start_bytes.saturating_add(start_bytes);
@@ -303,17 +301,15 @@ impl HeaderLock {
     /// to the folder. It is no refusal if another program has it: `udevadm lock` holds it for the
     /// program that it runs.
     fn take_node_too(&mut self, file: &File, purpose: Purpose) -> io::Result<()> {
-        // A reader has the lock in the folder, and does not wait.
-        let without_waiting = if purpose == Purpose::Reading { Purpose::Asking } else { purpose };
-        match (self.take_node(file, without_waiting), purpose) {
-            (Err(_), Purpose::Reading) => Ok(()),
-            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => {
+        match (self.take_node(file, purpose), purpose) {
+            (Err(error), Purpose::Writing) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.warn(
                     "another program has locked this device with flock: if that is not udevadm \
                      lock, see to it that it does not write this header meanwhile",
                 );
                 Ok(())
             }
+            (Err(_), Purpose::Reading) => Ok(()),
             (taken, _) => taken,
         }
     }
@@ -379,8 +375,12 @@ pub(super) fn may_lock_bytes(file: &File) -> bool {
     [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
 }
 
-/// The longest header: two copies of its metadata, and the keyslots of LUKS2.
-const HEADER_LEN: Option<NonZeroU64> = NonZeroU64::new((8 + 128) << 20);
+/// The longest header: two copies of its metadata, and the keyslots of LUKS2; and a page at its
+/// start.
+const HEADER_LEN: Option<NonZeroU64> = NonZeroU64::new(((8 + 128) << 20) + PAGE_BYTES_MAX);
+
+/// The largest page of Linux.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// Drops the cached pages of a place that are on disk already, where another name of the file may
 /// have written since: on network file systems by another mount, and on devices, because a loop
@@ -389,7 +389,9 @@ const HEADER_LEN: Option<NonZeroU64> = NonZeroU64::new((8 + 128) << 20);
 pub(super) fn forget_cache(file: &File, start_bytes: u64, len_bytes: Option<NonZeroU64>) {
     let is_device = file.metadata().is_ok_and(|found| found.file_type().is_block_device());
     if is_device || may_lock_bytes(file) {
-        let _ = fadvise(file, start_bytes, len_bytes, Advice::DontNeed);
+        // A page of which only a part is named would stay.
+        let page_bytes = start_bytes / PAGE_BYTES_MAX * PAGE_BYTES_MAX;
+        let _ = fadvise(file, page_bytes, len_bytes, Advice::DontNeed);
     }
 }
 
@@ -406,13 +408,11 @@ fn is_forbidden(error: &io::Error) -> bool {
 /// Waits as long as for the lock of a volume: cryptsetup holds this lock only while it reads or
 /// writes.
 fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
-    match purpose {
-        Purpose::Reading => patiently(|| Ok(flock(file, FlockOperation::NonBlockingLockShared)?)),
-        Purpose::Writing => {
-            patiently(|| Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?))
-        }
-        Purpose::Asking => Ok(flock(file, FlockOperation::NonBlockingLockShared)?),
-    }
+    let operation = match purpose {
+        Purpose::Reading => FlockOperation::NonBlockingLockShared,
+        Purpose::Writing => FlockOperation::NonBlockingLockExclusive,
+    };
+    patiently(|| Ok(flock(file, operation)?))
 }
 
 /// The lock of a block device.

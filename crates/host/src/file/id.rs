@@ -24,6 +24,11 @@ impl FileId {
         }
     }
 
+    /// The block device of this number.
+    pub(super) fn of_device(number: u64) -> Self {
+        Self { is_block_device: true, device: number, inode: 0 }
+    }
+
     /// All of it as bytes, for a digest.
     pub(crate) fn to_bytes(self) -> [u8; 17] {
         let mut bytes = [0; 17];

@@ -9,6 +9,7 @@
 //!
 //! A lone synchronous operation is one blocking system call instead of a ring entry.
 
+mod claim;
 mod errors;
 mod exclusive;
 pub mod extents;

@@ -75,9 +75,10 @@ pub(super) fn loops_over(name: &Path) -> Vec<Loop> {
     described.collect()
 }
 
-/// The name of the device of a folder.
+/// The name of the device of a folder: sysfs writes `!` for a slash.
 fn device_path(node: &Path) -> Option<PathBuf> {
-    Some(Path::new("/dev").join(node.file_name()?))
+    let name = node.file_name()?.to_str()?.replace('!', "/");
+    Some(Path::new("/dev").join(name))
 }
 
 /// Loop devices on loop devices that are followed: a name of another mount namespace may lead
@@ -118,6 +119,11 @@ pub(super) fn partitions(disk: u64) -> Vec<Partition> {
         is_partition.then_some(partition)
     });
     described.collect()
+}
+
+/// Whether another device lies on this one: device-mapper, md.
+pub(super) fn has_holders(device: u64) -> bool {
+    fs::read_dir(folder(device).join("holders")).is_ok_and(|mut holders| holders.next().is_some())
 }
 
 /// The number of the device of a folder.

@@ -93,6 +93,8 @@ fn open(path: &Path, writes: bool) -> io::Result<File> {
 struct LoopStatus {
     device: u64,
     inode: u64,
+    /// Of a device under it: its number.
+    number: u64,
     start_bytes: u64,
     len_bytes: u64,
 }
@@ -106,15 +108,22 @@ impl LoopStatus {
         let asked =
             unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
         match (asked, info) {
-            (0, [device, inode, _, start_bytes, len_bytes, ..]) => {
-                Ok(Self { device, inode, start_bytes, len_bytes })
+            (0, [device, inode, number, start_bytes, len_bytes, ..]) => {
+                Ok(Self { device, inode, number, start_bytes, len_bytes })
             }
             _ => Err(io::Error::last_os_error()),
         }
     }
 
+    /// Whether this file is under it, or this device by any of its nodes.
     fn is_of(&self, file: &File) -> bool {
-        file.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (self.device, self.inode))
+        file.metadata().is_ok_and(|it| {
+            if it.file_type().is_block_device() {
+                it.rdev() == self.number
+            } else {
+                (it.dev(), it.ino()) == (self.device, self.inode)
+            }
+        })
     }
 }
 
