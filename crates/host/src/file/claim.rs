@@ -19,31 +19,20 @@ use super::exclusive::{is_locked, is_shared, is_taken, patiently};
 use super::sysfs::{self, Partition};
 use super::{Access, FileId};
 
-/// An attempt to claim a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claim {
-    Free,
-    Held,
-    /// This user may not open it, or it has no node.
-    Unknown,
-}
-
 /// The device that is in use in this part of the device `below`: itself, or a partition.
 pub(super) fn taken(below: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
     let device = below.metadata().ok().filter(|found| found.file_type().is_block_device())?;
     let name = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
-    let held = |path: &Path, number| patiently(|| claim(path, number, access));
-    if !access.writes() || held(&name, device.rdev()).is_ok() {
+    let claims = |path: &Path, number| patiently(|| claim(path, number, access));
+    if !access.writes() || claims(&name, device.rdev()).is_ok() {
         return None;
     }
     let partitions = sysfs::partitions(device.rdev());
     let overlaps = |bytes: &Range<u64>| bytes.start < part.end && part.start < bytes.end;
     let (shown, others): (Vec<_>, Vec<_>) =
         partitions.into_iter().partition(|partition| overlaps(&partition.bytes));
-    let is_free = |partition: &Partition| {
-        let claimed = held(&partition.path, partition.device);
-        state(claimed) == Claim::Free
-    };
+    // Also one that this user may not open, or that has no node, may be in use.
+    let is_free = |partition: &Partition| claims(&partition.path, partition.device).is_ok();
     if let Some(used) = shown.iter().find(|partition| !is_free(partition)) {
         return Some(used.path.clone());
     }
@@ -55,16 +44,8 @@ pub(super) fn taken(below: &File, part: &Range<u64>, access: Access) -> Option<P
 /// Whether a partition shows that its disk is not in use as a whole: it is free, or in use itself.
 fn explains(partition: &Partition, access: Access) -> bool {
     let Partition { device, path, .. } = partition;
-    let is_free = state(claim(path, *device, access)) == Claim::Free;
+    let is_free = claim(path, *device, access).is_ok();
     is_free || is_mounted(*device) || sysfs::has_holders(*device) || is_open_in_ours(path, *device)
-}
-
-fn state(claimed: io::Result<()>) -> Claim {
-    match claimed {
-        Ok(()) => Claim::Free,
-        Err(error) if is_taken(&error) => Claim::Held,
-        Err(_) => Claim::Unknown,
-    }
 }
 
 /// Claims the device of this number for a moment; programs that share it share its claim.
