@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-/// Prometheus has begun to listen, or has scraped a few times.
+/// Prometheus has begun to listen or has scraped a few times, or our server has said its port.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Name of the file of alerts in both places.
 const RULES: &str = "blockyard.rules.yml";
@@ -62,7 +62,12 @@ impl Scraped {
         let mut serve = lab.blockyard(&["serve", "--config"]);
         serve.arg(lab.write("scraped.toml", text)?);
         let server = lab.start("scraped", serve, Door::Unix(socket))?;
-        let port = port_after("metrics at http://127.0.0.1:", &server.log());
+        // The line follows the first socket that accepts.
+        let mut port = None;
+        until(LIMIT, || {
+            port = port_after("metrics at http://127.0.0.1:", &server.log());
+            port.is_some()
+        });
         let port = port.with_context(|| format!("no port in {}", server.log()))?;
         Ok(Self { server, port })
     }
