@@ -134,7 +134,7 @@ pub fn read_backup(path: &Path) -> Result<Backup, Error> {
 }
 
 /// The warning for a person who is about to change a header, if this program cannot take all of its
-/// locks. The call does not wait for them. [`Writer`] and [`format`](crate::format) have their own.
+/// locks: they are taken for a moment. [`Writer`] and [`format`](crate::format) have their own.
 #[must_use]
 pub fn lock_warning(path: &Path, place: &Place) -> Option<String> {
     if is_remote(path) {

@@ -401,9 +401,9 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
     let same = LoopDevice::attach_with(&disk.path, &["--offset", "1M", "--sizelimit", "4M"]);
     let same = same.unwrap();
     let [beside_name, same_name] = [&beside, &same].map(|device| device.path.to_str().unwrap());
-    // Served, and mounted.
+    // Its server claims the partition, or a mount the whole disk: that cannot be told.
     let server = lab.serve(&[part_name, "-d", "pass", "--socket", "s"]);
-    lab.ok(&format(beside_name));
+    lab.refused(&format(beside_name), 5);
     let said = lab.refused(&format(same_name), 5);
     assert!(said.contains("in use") && said.contains(part_name), "{said}");
     lab.refused(&format(disk_name), 5);
@@ -420,9 +420,12 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
         lab.ok(&format(part_name));
     }
     // The whole disk may be mounted, and its partitions are left from an earlier use.
+    // A reader of one has a lock and no claim.
     let whole = disk.claim().unwrap();
     lab.refused(&format(beside_name), 5);
-    drop(whole);
+    let reader = lab.serve(&[part_name, "-d", "pass", "--socket", "s", "--read-only"]);
+    lab.refused(&format(beside_name), 5);
+    drop((whole, reader));
     // A user who cannot open the partition cannot know.
     let held = claimed(&part_path).unwrap();
     let nobody = 65_534;
@@ -517,21 +520,26 @@ fn loop_devices_over_a_partition_are_those_that_show_its_start() {
     assert_eq!(warnings(), 0);
 }
 
-/// A header that begins within a page of the cache.
+/// A header that begins within a page of the cache, and one within a large folio.
 #[test]
 fn header_at_an_odd_place_is_read_anew_after_a_change_under_another_name() {
     let lab = Lab::new();
     let volume = fs::read(lab.volume("image")).unwrap();
-    let disk = lab.write("disk", [vec![0; 63 * 512], volume].concat());
-    let Some(lower) = LoopDevice::attach(&disk) else { return };
-    let upper = LoopDevice::attach_with(&lower.path, &["--offset", "32256"]).unwrap();
-    let info = ["info", upper.path.to_str().unwrap()];
-    lab.ok(&info);
-    for label in ["one", "two"] {
-        lab.ok(&["header", "label", "disk", "--offset", "63", "--label", label]);
-        let output = lab.ok(&info);
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert!(said.contains(label) && !said.contains("warning"), "{said}");
+    for start_sectors in [63, 42_624] {
+        let disk = lab.write("disk", [vec![0; start_sectors * 512], volume.clone()].concat());
+        let Some(lower) = LoopDevice::attach(&disk) else { return };
+        let start_bytes = (start_sectors * 512).to_string();
+        let upper = LoopDevice::attach_with(&lower.path, &["--offset", &start_bytes]).unwrap();
+        let info = ["info", upper.path.to_str().unwrap()];
+        lab.ok(&info);
+        for label in ["one", "two"] {
+            fs::read(&lower.path).unwrap();
+            let start = start_sectors.to_string();
+            lab.ok(&["header", "label", "disk", "--offset", &start, "--label", label]);
+            let output = lab.ok(&info);
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert!(said.contains(label) && !said.contains("warning"), "{said}");
+        }
     }
 }
 

@@ -22,63 +22,81 @@ use super::{Access, FileId};
 /// The device that is in use in this part of the device `below`: itself, or a partition.
 pub(super) fn taken(below: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
     let device = below.metadata().ok().filter(|found| found.file_type().is_block_device())?;
-    let name = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
-    let claims = |path: &Path, number| patiently(|| claim(path, number, access));
-    if !access.writes() || claims(&name, device.rdev()).is_ok() {
+    if !access.writes() {
         return None;
     }
-    let partitions = sysfs::partitions(device.rdev());
-    let overlaps = |bytes: &Range<u64>| bytes.start < part.end && part.start < bytes.end;
-    let (shown, others): (Vec<_>, Vec<_>) =
-        partitions.into_iter().partition(|partition| overlaps(&partition.bytes));
-    // Also one that this user may not open, or that has no node, may be in use.
-    let is_free = |partition: &Partition| claims(&partition.path, partition.device).is_ok();
-    if let Some(used) = shown.iter().find(|partition| !is_free(partition)) {
-        return Some(used.path.clone());
-    }
-    // A free partition has a disk that is not in use as a whole.
-    let is_explained = !shown.is_empty() || others.iter().any(|other| explains(other, access));
-    (!is_explained).then(|| fs::read_link(&name).unwrap_or(name))
+    let below = Below { name: format!("/proc/self/fd/{}", below.as_raw_fd()).into(), device };
+    let mut used = None;
+    let _ = patiently(|| {
+        used = below.used_in(part, access);
+        if used.is_some() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    used
 }
 
-/// Whether a partition shows that its disk is not in use as a whole: it is free, or in use itself.
-fn explains(partition: &Partition, access: Access) -> bool {
-    let Partition { device, path, .. } = partition;
-    let is_free = claim(path, *device, access).is_ok();
-    is_free || is_mounted(*device) || sysfs::has_holders(*device) || is_open_in_ours(path, *device)
+/// A device under a loop device.
+struct Below {
+    /// A name of the open device.
+    name: PathBuf,
+    device: fs::Metadata,
+}
+
+impl Below {
+    fn used_in(&self, part: &Range<u64>, access: Access) -> Option<PathBuf> {
+        let overlaps = |bytes: &Range<u64>| bytes.start < part.end && part.start < bytes.end;
+        let (shown, others): (Vec<_>, Vec<_>) = sysfs::partitions(self.device.rdev())
+            .into_iter()
+            .partition(|partition| overlaps(&partition.bytes));
+        // The claim of a disk that is shared may have ended with the first of those who share it.
+        let used = shown.iter().find(|part| is_visibly_used(part) || is_locked_in(part, access));
+        if let Some(used) = used {
+            return Some(used.path.clone());
+        }
+        if claim(&self.name, self.device.rdev(), access).is_ok() {
+            return None;
+        }
+        // Also one that this user may not open, or that has no node, may be in use.
+        let is_free = |part: &&Partition| claim(&part.path, part.device, access).is_ok();
+        if let Some(used) = shown.iter().find(|part| !is_free(part)) {
+            return Some(used.path.clone());
+        }
+        // A free partition, or one in use, has a disk that is not in use as a whole. A lock shows
+        // nothing: it is no claim.
+        let explains = |part: &Partition| is_free(&part) || is_visibly_used(part);
+        let is_explained = !shown.is_empty() || others.iter().any(explains);
+        (!is_explained).then(|| fs::read_link(&self.name).unwrap_or_else(|_| self.name.clone()))
+    }
 }
 
 /// Claims the device of this number for a moment; programs that share it share its claim.
 fn claim(path: &Path, number: u64, access: Access) -> io::Result<()> {
-    let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
-    match claimed {
+    match opened(path, number, libc::O_EXCL) {
         Err(error) if is_taken(&error) && access == Access::Shared => {
-            if is_shared(&opened(path, number)?)? { Ok(()) } else { Err(error) }
+            if is_shared(&opened(path, number, 0)?)? { Ok(()) } else { Err(error) }
         }
-        claimed => claimed.and_then(|file| has_number(&file, number)),
+        claimed => claimed.map(drop),
     }
 }
 
-/// Opens the node of the device of this number.
-fn opened(path: &Path, number: u64) -> io::Result<File> {
-    let file = File::open(path)?;
-    has_number(&file, number)?;
-    Ok(file)
-}
-
-fn has_number(file: &File, number: u64) -> io::Result<()> {
+/// Opens the node of the device of this number. A name that leads to a FIFO must not hold it up.
+fn opened(path: &Path, number: u64, flags: libc::c_int) -> io::Result<File> {
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let is_same = FileId::of(&file.metadata()?) == FileId::of_device(number);
-    if is_same { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    if is_same { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// Whether this mount namespace has a file system on the device.
-fn is_mounted(device: u64) -> bool {
+/// Whether this mount namespace has a file system on the partition, or another device lies on it.
+fn is_visibly_used(partition: &Partition) -> bool {
+    let device = partition.device;
     let number = format!("{}:{}", major(device), minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(&number))
+    let is_mounted = mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(&number));
+    is_mounted || sysfs::has_holders(device)
 }
 
-/// Whether a program of ours has the device open, or another one that locks it likewise.
-fn is_open_in_ours(path: &Path, device: u64) -> bool {
-    opened(path, device).is_ok_and(|file| is_locked(&file))
+/// Whether a program of ours uses the partition by another name, so that this use is excluded.
+fn is_locked_in(partition: &Partition, access: Access) -> bool {
+    let file = opened(&partition.path, partition.device, 0);
+    file.is_ok_and(|file| is_locked(&file, access))
 }

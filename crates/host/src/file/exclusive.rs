@@ -198,9 +198,10 @@ pub(super) fn is_shared(file: &File) -> io::Result<bool> {
     Ok(lock_against(file, range)? == libc::F_RDLCK)
 }
 
-/// Whether another descriptor has a lock.
-pub(super) fn is_locked(file: &File) -> bool {
-    lock_against(file, whole_file(libc::F_WRLCK)).is_ok_and(|found| found != libc::F_UNLCK)
+/// Whether another descriptor has a lock that excludes this access.
+pub(super) fn is_locked(file: &File, access: Access) -> bool {
+    let range = whole_file(lock_type(access));
+    lock_against(file, range).is_ok_and(|found| found != libc::F_UNLCK)
 }
 
 /// The type of a lock that excludes this one, or [`libc::F_UNLCK`].

@@ -14,7 +14,6 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -196,7 +195,7 @@ impl HeaderLock {
             }
         };
         self.held.extend(held);
-        forget_cache(file, start_bytes, HEADER_LEN);
+        forget_cache(file);
         self.take_over(file, start_bytes, purpose)
     }
 
@@ -213,7 +212,7 @@ impl HeaderLock {
             Found::Open(under) => {
                 let start_bytes = under.start_bytes.saturating_add(start_bytes);
                 let taken = self.take(&under.file, start_bytes, purpose, own);
-                forget_cache(&under.file, start_bytes, HEADER_LEN);
+                forget_cache(&under.file);
                 match taken {
                     // Perhaps it is the lock of a served volume.
                     Err(_) if purpose == Purpose::Reading && may_lock_bytes(&under.file) => Ok(()),
@@ -375,23 +374,15 @@ pub(super) fn may_lock_bytes(file: &File) -> bool {
     [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
 }
 
-/// The longest header: two copies of its metadata, and the keyslots of LUKS2; and a page at its
-/// start.
-const HEADER_LEN: Option<NonZeroU64> = NonZeroU64::new(((8 + 128) << 20) + PAGE_BYTES_MAX);
-
-/// The largest page of Linux.
-const PAGE_BYTES_MAX: u64 = 64 << 10;
-
-/// Drops the cached pages of a place that are on disk already, where another name of the file may
-/// have written since: on network file systems by another mount, and on devices, because a loop
-/// device reads another one through its page cache. A loop device shares the cache of a local
-/// file, so nothing is dropped there. Pages that are in use or dirty stay.
-pub(super) fn forget_cache(file: &File, start_bytes: u64, len_bytes: Option<NonZeroU64>) {
+/// Drops the cached pages that are on disk already, where another name of the file may have written
+/// since: on network file systems by another mount, and on devices, because a loop device reads
+/// another one through its page cache. A loop device shares the cache of a local file, so nothing
+/// is dropped there. Pages that are in use or dirty stay. Not only those of a header: the kernel
+/// keeps a large folio of which only a part is named.
+pub(super) fn forget_cache(file: &File) {
     let is_device = file.metadata().is_ok_and(|found| found.file_type().is_block_device());
     if is_device || may_lock_bytes(file) {
-        // A page of which only a part is named would stay.
-        let page_bytes = start_bytes / PAGE_BYTES_MAX * PAGE_BYTES_MAX;
-        let _ = fadvise(file, page_bytes, len_bytes, Advice::DontNeed);
+        let _ = fadvise(file, 0, None, Advice::DontNeed);
     }
 }
 

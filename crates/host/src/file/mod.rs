@@ -149,9 +149,7 @@ impl DeviceFile {
             return Err(replaced(path));
         }
         let files_under = exclusive::lock_under(path, &file, access)?;
-        for file in std::iter::once(&file).chain(&files_under) {
-            header_lock::forget_cache(file, 0, None);
-        }
+        std::iter::once(&file).chain(&files_under).for_each(header_lock::forget_cache);
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find its length", error))?;
         let is_tmpfs =
