@@ -1,7 +1,7 @@
-/* A clock that jumps, for `cargo x clocks`: loaded before the C library.
+/* A wall clock that jumps, for `cargo x clocks`: loaded before the C library.
  *
- * The wall clock has a random time between 1960 and 2160 at each reading. The monotonic clock goes
- * on, and sometimes some seconds have passed, as after a stop of the virtual machine. */
+ * It has a random time between 1960 and 2160 at each reading. The monotonic clock is the kernel's:
+ * the standard library waits for absolute times of it. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>
@@ -11,11 +11,8 @@
 #include <unistd.h>
 
 #define YEAR 31556952LL
-#define SHARE_OF_STOPS 1024
-#define STOP_SECONDS_MAX 4
 
 static _Atomic uint64_t state = SEED;
-static _Atomic int64_t stopped_seconds;
 
 /* SplitMix64. */
 static uint64_t draw(void)
@@ -35,11 +32,6 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 		return result;
 	if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
 		time->tv_sec = (int64_t)(draw() % (200 * YEAR)) - 10 * YEAR;
-	if (clock == CLOCK_MONOTONIC) {
-		if (draw() % SHARE_OF_STOPS == 0)
-			atomic_fetch_add(&stopped_seconds, 1 + draw() % STOP_SECONDS_MAX);
-		time->tv_sec += atomic_load(&stopped_seconds);
-	}
 	return 0;
 }
 

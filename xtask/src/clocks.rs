@@ -1,9 +1,9 @@
 //! `cargo x clocks`: the real program while its clocks jump.
 //!
 //! A library that is loaded before the C library ([clocks.c](clocks.c)) gives the wall clock a
-//! random time at each reading, and lets the monotonic clock skip some seconds now and then.
-//! Nothing but times in outputs may depend on that: commands do their work, and servers under load
-//! return the bytes that were written.
+//! random time at each reading. A server is also stopped for a moment again and again, as with its
+//! virtual machine: then the monotonic clock jumps for it. Nothing but times in outputs may depend
+//! on that: commands do their work, and servers under load return the bytes that were written.
 
 use crate::cases::Cases;
 use crate::growth;
@@ -14,11 +14,16 @@ use crate::tools;
 use crate::totals::Totals;
 use crate::volume::{Maker, Recipe};
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// Length of a stop.
+const STOP: Duration = Duration::from_millis(500);
 
 const SOURCE: &str = include_str!("clocks.c");
 
@@ -56,7 +61,12 @@ pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
             let words: Vec<&str> = words.chain(["--sandbox-allow", &folder]).collect();
             let server = volume.serve(&lab, &words)?;
             let load = growth::Load::new(args.seed);
-            load.run(&server, time, || races::commands(&lab))?;
+            load.run(&server, time, || {
+                races::commands(&lab)?;
+                server.process().signal(Signal::SIGSTOP)?;
+                thread::sleep(STOP);
+                server.process().signal(Signal::SIGCONT)
+            })?;
             load.count(totals);
             let log = server.log();
             server.stop()?;

@@ -96,7 +96,7 @@ enum Command {
     Disconnects(disconnects::Args),
     /// Memory, descriptors and threads of a server under load that comes and goes.
     Growth(growth::Args),
-    /// Commands and servers while the wall clock jumps and the other one skips seconds.
+    /// Commands and servers while the wall clock jumps.
     Clocks(clocks::Args),
     /// ThreadSanitizer over the threads of the server: tests, and servers under load.
     Races(races::Args),
