@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -189,7 +189,8 @@ impl GuestMemory {
         self.each(Span { addr, len_bytes }, |base, len| {
             let (head, tail) = from.split_at(len);
             for (place, byte) in head.iter().enumerate() {
-                // SAFETY: as in `load`.
+                // SAFETY: the run is mapped for `len` bytes. The guest, and by its order another
+                // queue, may use them meanwhile, hence the atomic access.
                 unsafe { AtomicU8::from_ptr(base.add(place)) }.store(*byte, Ordering::Relaxed);
             }
             from = tail;

@@ -5,7 +5,6 @@
 //! and both results must be equal. The requests to the simulated queue form a new trace.
 
 use std::collections::BTreeMap;
-
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 
