@@ -444,6 +444,11 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
             lab.serve(&[name, "-d", "pass", "--socket", socket, "--shared"])
         });
     }
+    // As on a disk that is no loop device: only the lock of the partition is there.
+    fs::remove_file(&disk_file).unwrap();
+    let _server = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
+    let said = lab.refused(&format(same_name), 5);
+    assert!(said.contains("in use") && said.contains(part_name), "{said}");
 }
 
 #[test]
