@@ -263,7 +263,7 @@ impl Client {
         // starve the others.
         self.driver.poll();
         if at_least == 0 && !self.driver.has_done() {
-            self.driver.run_waiting();
+            self.driver.advance();
         }
         self.collect(bytes);
         while self.ended.len() < at_least {
@@ -293,7 +293,7 @@ impl Client {
         while self.ended.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                self.driver.run_waiting();
+                self.driver.advance();
                 self.collect(bytes);
                 break;
             }
@@ -396,11 +396,12 @@ impl Client {
 mod tests {
     use blockyard_crypt::params::CryptParams;
     use blockyard_crypt::secret::SecretBytes;
+    use blockyard_engine::dm::crypt::pipeline::find;
     use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 
     use super::*;
     use crate::file::{Access, DeviceFile};
-    use crate::volume::{Scheduling, VolumeOptions};
+    use crate::volume::{PipelineChoice, Scheduling, VolumeOptions};
 
     fn client(elevator: &str, len_bytes: u64) -> Client {
         let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
@@ -691,14 +692,17 @@ mod tests {
 
     /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.
     fn volume(path: &std::path::Path, worker_threads: usize) -> Arc<Volume> {
+        let worker_threads = Some(worker_threads);
+        volume_with(path, &VolumeOptions { worker_threads, ..VolumeOptions::default() })
+    }
+
+    fn volume_with(path: &std::path::Path, options: &VolumeOptions) -> Arc<Volume> {
         let params = CryptParams::new(
             "aes-xts-plain64",
             SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
         );
-        let worker_threads = Some(worker_threads);
-        let options = VolumeOptions { worker_threads, ..VolumeOptions::default() };
         let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
-        Arc::new(Volume::from_crypt(file, &params, &options).unwrap())
+        Arc::new(Volume::from_crypt(file, &params, options).unwrap())
     }
 
     /// A client whose next short requests go to workers, if a CPU is idle.
@@ -717,9 +721,24 @@ mod tests {
     fn requests_end_though_their_client_only_looks_for_their_end() {
         let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         file.as_file().set_len(8 << 20).unwrap();
-        let volume = volume(file.path(), 2);
+        looks_for_the_end_of_writes(&volume(file.path(), 2));
+    }
+
+    /// In memory, the cipher of a write is the write; on a disk the writing thread comes after it.
+    #[test]
+    fn writes_of_workers_to_a_disk_end_though_their_client_only_looks_for_their_end() {
+        let folder = std::env::current_exe().unwrap();
+        let file = tempfile::NamedTempFile::new_in(folder.parent().unwrap()).unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let pipeline = PipelineChoice::Fixed(find("F").unwrap().pipeline);
+        let worker_threads = Some(2);
+        let options = VolumeOptions { worker_threads, pipeline, ..VolumeOptions::default() };
+        looks_for_the_end_of_writes(&volume_with(file.path(), &options));
+    }
+
+    fn looks_for_the_end_of_writes(volume: &Arc<Volume>) {
         for limit in [None, Some(Duration::ZERO)] {
-            let mut client = steady(&volume);
+            let mut client = steady(volume);
             (0..5).for_each(|user| client.submit(request(Op::Write, user)));
             client.unplug();
             let begun = Instant::now();

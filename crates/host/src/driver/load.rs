@@ -137,9 +137,21 @@ impl Driver {
         has_come
     }
 
-    /// Does the work of a worker; returns whether there was some. A front end that polls calls it,
-    /// because a small batch wakes no worker.
-    pub(crate) fn run_waiting(&mut self) -> bool {
+    /// Continues all that can continue without a wait, for a front end that looks again and again.
+    /// It may sleep after that: nothing is left that only this thread would do.
+    pub(crate) fn advance(&mut self) {
+        loop {
+            self.poll();
+            self.unplug();
+            if !self.run_waiting() {
+                break;
+            }
+        }
+    }
+
+    /// Does the work of a worker, because a small batch wakes none; returns whether there was some.
+    /// What it leads to is plugged.
+    fn run_waiting(&mut self) -> bool {
         let is_counted = self.is_steady();
         let has_run = self.executor.help(is_counted);
         if has_run {

@@ -111,7 +111,7 @@ pub(super) enum Piece {
 }
 
 /// The transmission phase of one connection.
-// 17 fields: the protocol, the volume, and the state between the two.
+// 18 fields: the protocol, the volume, and the state between the two.
 pub(super) struct Transmission {
     pub(super) socket: Arc<Socket>,
     pub(super) session: Session,
@@ -129,6 +129,8 @@ pub(super) struct Transmission {
     done: Vec<Done>,
     /// The client sends no more requests.
     closing: bool,
+    /// The buffers are released, and there is no limit of the wait for a request.
+    is_at_rest: bool,
     /// The inbox holds no complete request.
     needs_more: bool,
     pace: Pace,
@@ -176,6 +178,7 @@ impl Transmission {
             reply: Vec::new(),
             done: Vec::new(),
             closing: false,
+            is_at_rest: false,
             needs_more: false,
             pace: Pace::new(socket.is_unix),
             totals: Totals::default(),
@@ -582,9 +585,15 @@ impl Transmission {
             Some(len) => {
                 self.inbox.received(len);
                 self.driver.on_received();
+                if std::mem::take(&mut self.is_at_rest) {
+                    self.socket.set_receive_timeout(IDLE);
+                }
             }
             None if self.inbox.is_empty() && self.driver.is_idle() => {
                 self.driver.release_buffers();
+                // Nothing else is to be done before the next request.
+                self.is_at_rest = true;
+                self.socket.set_receive_timeout(Duration::ZERO);
             }
             None => {}
         }

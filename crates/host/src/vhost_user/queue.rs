@@ -293,7 +293,7 @@ impl Means {
 }
 
 /// A queue whose guest has kicked it.
-// 13 fields: the ring, the requests and the orders each have a part.
+// 14 fields: the ring, the requests and the orders each have a part.
 struct QueueThread<'a> {
     // First, so that its drop has waited for the operations that use the memory of the others.
     driver: Driver,
@@ -312,6 +312,8 @@ struct QueueThread<'a> {
     /// The reason for it, if it is the guest's.
     fault: Option<RingFault>,
     poller: Poller,
+    /// The buffers are released, and nothing has come since.
+    is_at_rest: bool,
     _grant: Grant,
 }
 
@@ -340,6 +342,7 @@ impl<'a> QueueThread<'a> {
             fault: None,
             // Also a limit of the process to the time of one CPU counts.
             poller: Poller::new(polling, cpus::parallelism()),
+            is_at_rest: false,
             _grant: grant,
         })
     }
@@ -502,9 +505,7 @@ impl<'a> QueueThread<'a> {
     /// Whether a poll has found something, or will not. The ring wants no kicks meanwhile.
     fn is_found(&mut self) -> bool {
         if !self.driver.is_idle() {
-            self.driver.poll();
-            self.driver.unplug();
-            self.driver.run_waiting();
+            self.driver.advance();
         }
         self.has_work() || self.orders.is_new() || !self.may_poll()
     }
@@ -522,7 +523,8 @@ impl<'a> QueueThread<'a> {
         let kick = fetches.then(|| self.kick.as_fd());
         let sources = [kick, Some(self.orders.wake.as_fd()), ring, workers, gate, ranges];
         let is_idle = self.driver.is_idle();
-        let limit = self.driver.wake_after().into_iter().chain(is_idle.then_some(IDLE)).min();
+        let rest = (is_idle && !self.is_at_rest).then_some(IDLE);
+        let limit = self.driver.wake_after().into_iter().chain(rest).min();
         let ready = poll::readable(&sources, limit)?;
         let [is_kicked, is_ordered, ..] = ready;
         if is_ordered {
@@ -531,7 +533,8 @@ impl<'a> QueueThread<'a> {
         if is_kicked {
             self.orders.take(&self.kick)?;
         }
-        if is_idle && !ready.contains(&true) {
+        self.is_at_rest = is_idle && !ready.contains(&true);
+        if self.is_at_rest {
             self.driver.release_buffers();
         }
         if fetches {

@@ -1,8 +1,9 @@
 //! A client that does not read its replies, and whose requests go to workers in batches.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -12,6 +13,7 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::dm::crypt::hand_over::WakeUp;
 use blockyard_protocol::nbd::Export;
+use rustix::net::sockopt;
 
 use super::*;
 use crate::completions::CompletionQueue;
@@ -185,4 +187,21 @@ fn put(hand_over: &HandOver, wake: WakeUp, run: impl FnOnce() + Send + 'static) 
     let completions = CompletionQueue::new().unwrap();
     let job = Job::one(Box::new(|_| run()), &completions, 0);
     hand_over.submit(Job { wake, ..job }, &mut Task::new());
+}
+
+#[test]
+fn client_at_rest_is_waited_for_without_a_limit_until_its_next_request() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let volume = volume(&dir.path().join("image"));
+    let (mut connection, mut client) = connected(&volume);
+    let limit = |connection: &Transmission| {
+        sockopt::socket_timeout(connection.socket.as_fd(), sockopt::Timeout::Recv).unwrap()
+    };
+    assert_eq!(limit(&connection), Some(IDLE));
+    connection.socket.set_receive_timeout(Duration::from_millis(1));
+    connection.receive(Socket::receive).ok().unwrap();
+    assert_eq!(limit(&connection), None);
+    client.write_all(&writes(1)).unwrap();
+    connection.receive(Socket::receive).ok().unwrap();
+    assert_eq!(limit(&connection), Some(IDLE));
 }

@@ -8,18 +8,20 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::{Bio, Op, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::crypt::pipeline::find;
 use blockyard_protocol::vhost_user::{Addresses, FEATURE_EVENT_INDEX, MemoryRegion};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 use crate::file::{Access, DeviceFile};
 use crate::memory::Budget;
-use crate::volume::VolumeOptions;
+use crate::volume::{PipelineChoice, VolumeOptions};
 
 const MEMORY_BYTES: u64 = 64 << 10;
 const AVAILABLE_AT: u64 = 4096;
 const USED_AT: u64 = 8192;
 const RING_LEN: u16 = 16;
+const HANGS: Duration = Duration::from_secs(20);
 
 fn setup(memory: &OwnedFd, features: u64, kick: &Shared) -> Setup {
     rustix::fs::ftruncate(memory, MEMORY_BYTES).unwrap();
@@ -98,11 +100,14 @@ fn request_that_comes_between_the_poll_and_the_sleep_is_seen_without_its_kick() 
 
 /// An encrypted volume of 1 MiB in memory, with workers.
 fn encrypted(path: &Path) -> Arc<Volume> {
+    encrypted_with(path, &VolumeOptions { worker_threads: Some(2), ..VolumeOptions::default() })
+}
+
+fn encrypted_with(path: &Path, options: &VolumeOptions) -> Arc<Volume> {
     File::create(path).unwrap().set_len(1 << 20).unwrap();
     let params = CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&[7; 32]));
-    let options = VolumeOptions { worker_threads: Some(2), ..VolumeOptions::default() };
     let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
-    Arc::new(Volume::from_crypt(file, &params, &options).unwrap())
+    Arc::new(Volume::from_crypt(file, &params, options).unwrap())
 }
 
 /// The poll finds completions of the device, and decrypts its data in a batch that is too small to
@@ -134,4 +139,31 @@ fn queue_that_polls_does_not_sleep_beside_a_batch_of_its_own() {
     submit(&mut thread.driver, 5);
     let is_found = polling::poll(Duration::ZERO, || thread.is_found());
     assert!(is_found || !thread.driver.help());
+}
+
+/// The last look of a poll runs the cipher of a write, and the writing thread, which is this one,
+/// comes after the cipher.
+#[test]
+fn write_that_goes_on_in_the_last_look_of_a_poll_is_not_left_behind() {
+    let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+    let memory: OwnedFd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    let kick = Arc::new(event());
+    let orders = orders();
+    let pipeline = PipelineChoice::Fixed(find("F").unwrap().pipeline);
+    let options = VolumeOptions { worker_threads: Some(2), pipeline, ..VolumeOptions::default() };
+    let volume = encrypted_with(&dir.path().join("image"), &options);
+    let setup = Setup { volume: Arc::clone(&volume), ..setup(&memory, 0, &kick) };
+    let means = Means::new(&setup).unwrap();
+    let mut thread = QueueThread::new(setup, means, &orders).unwrap();
+    for round in 0..100 {
+        let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes: 4096 };
+        thread.driver.submit(Bio::new(Op::Write, Sector(0), Sector(8), buf, 0));
+        thread.is_found();
+        while !thread.driver.has_done() {
+            let ready = poll::readable(&thread.driver.wake_sources(), Some(HANGS)).unwrap();
+            assert!(ready.contains(&true), "round {round}: nothing would end the sleep");
+            thread.driver.advance();
+        }
+        thread.driver.take_done(&mut Vec::new());
+    }
 }
