@@ -395,12 +395,13 @@ fn is_block_device(path: &Path) -> bool {
 /// # Errors
 /// The system cannot do it.
 pub fn sync_created(file: &File, path: &Path) -> io::Result<()> {
+    let metadata = file.metadata()?;
     // A pipe or a character device has nothing to synchronise.
-    if !file.metadata()?.is_file() {
+    if !holds_something(&metadata) {
         return Ok(());
     }
     file.sync_all()?;
-    if is_planted(Canary::DirectorySync) {
+    if !metadata.is_file() || is_planted(Canary::DirectorySync) {
         return Ok(());
     }
     match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use blockyard::output::{InUse, Output};
 use rustix::fs::{major, minor};
+use rustix::process::Signal;
 
+use lab::nbd::Nbd;
 use lab::{Lab, LoopDevice, SMALL, claimed, noise, text};
 
 /// Damages the secondary copy, so that `repair` has something to do.
@@ -44,7 +46,7 @@ fn mounted_device_is_read_and_never_overwritten() {
         &["serve", disk, "-d", "pass", "--socket", "s"],
         &["serve", disk, "-d", "pass", "--socket", "s", "--shared"],
         &["serve", "--table", "table", "--socket", "s"],
-        &["bench", "--raw", disk, "--destroy", "--", "rw=write", "bs=4k", "size=64k"],
+        &["bench", "--raw", disk, "--destroy", "--", "rw=write", "bs=4k", "size=4k"],
         &["dump", "image", "-d", "pass", "-o", disk, "--force"],
     ] {
         let before = lab.read("image");
@@ -449,6 +451,147 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
     let _server = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
     let said = lab.refused(&format(same_name), 5);
     assert!(said.contains("in use") && said.contains(part_name), "{said}");
+}
+
+/// The claim of a shared disk ends with the first server, so its partition can be mounted then.
+#[test]
+fn mounted_partition_is_in_use_while_its_disk_is_shared() {
+    let lab = Lab::new();
+    let Some(disk) = LoopDevice::attach(&lab.write("disk", vec![0; 12 << 20])) else { return };
+    let Some(part) = Partition::added(&disk) else { return };
+    let same = LoopDevice::attach_with(&disk.path, &["--offset", "1M", "--sizelimit", "4M"]);
+    let same = same.unwrap();
+    for (table, device) in [("of-disk", &disk), ("of-same", &same)] {
+        lab.write(table, format!("0 2048 linear {} 0\n", device.path.display()));
+    }
+    let words = |table, socket| ["serve", "--table", table, "--socket", socket, "--shared"];
+    let served = |table, socket| lab.serve(&words(table, socket)[1..]);
+    let part_path = part.path();
+    if !Command::new("mkfs.ext4")
+        .arg("-q")
+        .arg(&part_path)
+        .status()
+        .is_ok_and(|made| made.success())
+    {
+        return;
+    }
+    let first = served("of-disk", "s");
+    let _second = served("of-disk", "t");
+    drop(served("of-same", "u"));
+    drop(first);
+    let point = lab.path("dir");
+    fs::create_dir(&point).unwrap();
+    assert!(Command::new("mount").arg(&part_path).arg(&point).status().unwrap().success());
+    let _mounted = Mounted(&point);
+    let said = lab.refused(&words("of-same", "u"), 5);
+    assert!(said.contains("in use") && said.contains(part_path.to_str().unwrap()), "{said}");
+}
+
+#[test]
+fn partition_is_in_use_while_it_is_mounted_though_another_server_shares_it() {
+    let lab = Lab::new();
+    let Some(disk) = LoopDevice::attach(&lab.write("disk", vec![0; 12 << 20])) else { return };
+    let Some(part) = Partition::added(&disk) else { return };
+    let part_path = part.path();
+    lab.write("table", format!("0 2048 linear {} 0\n", part_path.display()));
+    if !Command::new("mkfs.ext4")
+        .arg("-q")
+        .arg(&part_path)
+        .status()
+        .is_ok_and(|made| made.success())
+    {
+        return;
+    }
+    let words = |socket| ["serve", "--table", "table", "--socket", socket, "--shared"];
+    let [first, _second] = ["s", "t"].map(|socket| lab.serve(&words(socket)[1..]));
+    drop(first);
+    let point = lab.path("dir");
+    fs::create_dir(&point).unwrap();
+    assert!(Command::new("mount").arg(&part_path).arg(&point).status().unwrap().success());
+    let _mounted = Mounted(&point);
+    let said = lab.refused(&words("u"), 5);
+    assert!(said.contains("in use"), "{said}");
+}
+
+/// As on a disk that is no loop device: only the lock of the partition is there, and no claim.
+#[test]
+fn whole_disk_is_in_use_while_a_loop_device_over_its_partition_is_served() {
+    let lab = Lab::new();
+    let disk_file = lab.write("disk", vec![0; 12 << 20]);
+    let Some(disk) = LoopDevice::attach(&disk_file) else { return };
+    let Some(part) = Partition::added(&disk) else { return };
+    let part_path = part.path();
+    let [part_name, disk_name] = [&part_path, &disk.path].map(|path| path.to_str().unwrap());
+    let format = |name| [&["format", name, "-q", "-d", "pass"][..], &SMALL].concat();
+    lab.write("pass", "pass");
+    lab.ok(&format(part_name));
+    let over = LoopDevice::attach(&part_path).unwrap();
+    let over_name = over.path.to_str().unwrap();
+    let beside = LoopDevice::attach_with(&disk.path, &["--offset", "6M"]).unwrap();
+    fs::remove_file(&disk_file).unwrap();
+    let server = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
+    let said = lab.refused(&format(disk_name), 5);
+    assert!(said.contains("in use") && said.contains(part_name), "{said}");
+    let dump = ["dump", part_name, "-d", "pass", "-o", disk_name, "--force"];
+    assert!(!lab.run(&dump).status.success());
+    // A reader of the whole disk, and a writer of another place, are let in.
+    lab.refused(&["info", disk_name], 4);
+    lab.ok(&format(beside.path.to_str().unwrap()));
+    drop(server);
+    // The other way round: a writer of the disk's place, without its claim.
+    let place = LoopDevice::attach_with(&disk.path, &["--offset", "1M", "--sizelimit", "4M"]);
+    let place = place.unwrap();
+    let server = lab.serve(&[place.path.to_str().unwrap(), "-d", "pass", "--socket", "s"]);
+    let said = lab.refused(&format(part_name), 5);
+    assert!(said.contains("in use") && said.contains(disk_name), "{said}");
+    drop(server);
+    lab.ok(&format(part_name));
+}
+
+/// The first server ends without a flush, and leaves its writes in the cache of the partition. They
+/// must not come over those that the next one has flushed to the disk.
+#[test]
+fn flushed_data_stays_when_a_killed_server_had_another_name_of_the_device() {
+    let lab = Lab::new();
+    let disk_file = disk_with_a_volume(&lab);
+    File::options().write(true).open(&disk_file).unwrap().set_len(12 << 20).unwrap();
+    let Some(disk) = LoopDevice::attach(&disk_file) else { return };
+    let Some(part) = Partition::added(&disk) else { return };
+    let over = LoopDevice::attach(&part.path()).unwrap();
+    let over_name = over.path.to_str().unwrap();
+    let disk_name = disk.path.to_str().unwrap();
+    let first = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
+    assert_eq!(Nbd::open(&lab.path("s")).write(0, &[1; 4096]), 0);
+    first.stop(Signal::KILL);
+    let second = lab.serve(&[disk_name, "--partition", "1", "-d", "pass", "--socket", "t"]);
+    let mut client = Nbd::open(&lab.path("t"));
+    assert_eq!([client.write(0, &[2; 4096]), client.flush()], [0, 0]);
+    File::open(part.path()).unwrap().sync_all().unwrap();
+    assert!(client.read(0, 4096) == [2; 4096], "the older write came after the flushed one");
+    drop(second);
+}
+
+#[test]
+fn backup_of_a_header_on_a_device_is_on_stable_storage_or_fails() {
+    let lab = Lab::new();
+    let image = lab.volume("image");
+    fs::create_dir(lab.path("full")).unwrap();
+    let point = lab.path("full");
+    let mut mount = Command::new("mount");
+    let mount = mount.args(["-t", "tmpfs", "-o", "size=4k", "none"]).arg(&point);
+    if !mount.status().is_ok_and(|ended| ended.success()) {
+        return;
+    }
+    let _mounted = Mounted(&point);
+    // A loop device takes a write of which a part fits.
+    fs::write(point.join("full"), [1; 4096]).unwrap();
+    let sparse = File::create(point.join("sparse")).unwrap();
+    sparse.set_len(32 << 20).unwrap();
+    let Some(device) = LoopDevice::attach(&point.join("sparse")) else { return };
+    let device_name = device.path.to_str().unwrap();
+    let words = ["header", "backup", image.to_str().unwrap(), "-o", device_name, "--force"];
+    let said = lab.refused(&words, 1);
+    assert!(said.contains(device_name), "{said}");
 }
 
 #[test]

@@ -6,18 +6,19 @@
 //! one of its partitions is claimed, and that of a partition while its whole disk is. So a refusal
 //! of the disk is no reason if the partitions in the part are free, and another one is the cause.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
+use super::Access;
 use super::exclusive::{is_locked, is_shared, is_taken, patiently};
+use super::names::opened;
 use super::sysfs::{self, Partition};
-use super::{Access, FileId};
 
 /// The device that is in use in this part of the device `below`: itself, or a partition.
 pub(super) fn taken(below: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
@@ -48,7 +49,8 @@ impl Below {
             .into_iter()
             .partition(|partition| overlaps(&partition.bytes));
         // The claim of a disk that is shared may have ended with the first of those who share it.
-        let used = shown.iter().find(|part| is_visibly_used(part) || is_locked_in(part, access));
+        let used =
+            shown.iter().find(|part| is_visibly_used(part.device) || is_locked_in(part, access));
         if let Some(used) = used {
             return Some(used.path.clone());
         }
@@ -62,7 +64,7 @@ impl Below {
         }
         // A free partition, or one in use, has a disk that is not in use as a whole. A lock shows
         // nothing: it is no claim.
-        let explains = |part: &Partition| is_free(&part) || is_visibly_used(part);
+        let explains = |part: &Partition| is_free(&part) || is_visibly_used(part.device);
         let is_explained = !shown.is_empty() || others.iter().any(explains);
         (!is_explained).then(|| fs::read_link(&self.name).unwrap_or_else(|_| self.name.clone()))
     }
@@ -78,17 +80,8 @@ fn claim(path: &Path, number: u64, access: Access) -> io::Result<()> {
     }
 }
 
-/// Opens the node of the device of this number. A name that leads to a FIFO must not hold it up.
-fn opened(path: &Path, number: u64, flags: libc::c_int) -> io::Result<File> {
-    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let is_same = FileId::of(&file.metadata()?) == FileId::of_device(number);
-    if is_same { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
-}
-
 /// Whether this mount namespace has a file system on the partition, or another device lies on it.
-fn is_visibly_used(partition: &Partition) -> bool {
-    let device = partition.device;
+pub(super) fn is_visibly_used(device: u64) -> bool {
     let number = format!("{}:{}", major(device), minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_mounted = mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(&number));

@@ -16,12 +16,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::claim::is_visibly_used;
 use super::under::{self, Found};
-use super::{Access, claim};
+use super::{Access, claim, names};
 use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
@@ -43,6 +44,7 @@ pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result
     })?;
     patiently(|| try_lock(&file, access, is_block_device))
         .map_err(|error| refused(path, "lock", error))?;
+    keep_out_other_names(path, &file, &(0..u64::MAX), access)?;
     Ok(file)
 }
 
@@ -55,8 +57,7 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
     while let Found::Open(below) = found {
         part = below.place_of(&part);
         if let Some(taken) = claim::taken(&below.file, &part, access) {
-            let path = format!("{} (on {})", path.display(), taken.display());
-            return Err(Error::InUse { path });
+            return Err(used_on(path, &taken));
         }
         match patiently(|| lock_part(&below.file, &part, access)) {
             Err(error) if is_taken(&error) => return Err(refused(path, "lock its file", error)),
@@ -64,6 +65,7 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
             // The other errors come from a file system without locks.
             _ => {}
         }
+        keep_out_other_names(path, &below.file, &part, access)?;
         found = under::find(&below.file, access.writes());
         locked.push(below.file);
     }
@@ -73,6 +75,33 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
         warn(path, &reason);
     }
     Ok(locked)
+}
+
+/// Checks that no program of ours writes this part of a device by the name of a partition or of the
+/// disk. The own lock comes before, so of two that begin at once one sees the other.
+fn keep_out_other_names(
+    path: &Path,
+    device: &File,
+    part: &Range<u64>,
+    access: Access,
+) -> Result<(), Error> {
+    if !access.writes() {
+        return Ok(());
+    }
+    let mut written = None;
+    let _ = patiently(|| {
+        written = names::written(device, part);
+        if written.is_some() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match written {
+        Some(name) => Err(used_on(path, &name)),
+        None => Ok(()),
+    }
+}
+
+/// The name that excludes the use of this path.
+fn used_on(path: &Path, name: &Path) -> Error {
+    Error::InUse { path: format!("{} (on {})", path.display(), name.display()) }
 }
 
 fn warn(path: &Path, reason: &str) {
@@ -86,11 +115,7 @@ fn warn(path: &Path, reason: &str) {
 /// Locks a part of what is under a loop device. Returns false if a writer has the lock of a reader:
 /// the file is open for reading only.
 fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<bool> {
-    let mut range = whole_file(lock_type(access));
-    // A place behind the longest file locks nothing that is there.
-    range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
-    // Zero is a range without an end.
-    range.l_len = (part.end - part.start).try_into().unwrap_or(0);
+    let mut range = range_of(part, lock_type(access));
     if range.l_len == 0 && file.metadata()?.file_type().is_block_device() {
         // That byte is not ours: see `Access::Shared`.
         range.l_len = SHARED_BYTE - range.l_start;
@@ -142,7 +167,10 @@ fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
     match claimed {
         // Opened only to read: a close after writing makes udev look at the device.
         Err(error) if is_taken(&error) && access == Access::Shared => {
-            if is_shared(&File::open(path)?)? { options.open(path) } else { Err(error) }
+            // The claim ends with the first of those who share; a mount may have come since.
+            let device = File::open(path)?;
+            let is_ours = is_shared(&device)? && !is_visibly_used(device.metadata()?.rdev());
+            if is_ours { options.open(path) } else { Err(error) }
         }
         outcome => outcome,
     }
@@ -161,6 +189,8 @@ pub struct OutputLock {
 pub fn lock_output(file: &File, path: &Path) -> Option<OutputLock> {
     let below = lock_under(path, file, Access::ReadWrite).ok()?;
     let locked = try_lock(file, Access::ReadWrite, false);
+    keep_out_other_names(path, file, &(0..u64::MAX), Access::ReadWrite).ok()?;
+    names::settle(file);
     (!locked.is_err_and(|error| is_taken(&error))).then_some(OutputLock { _below: below })
 }
 
@@ -198,6 +228,12 @@ pub(super) fn is_shared(file: &File) -> io::Result<bool> {
     Ok(lock_against(file, range)? == libc::F_RDLCK)
 }
 
+/// Whether another descriptor has the lock of a writer on a part of the device.
+pub(super) fn is_written(device: &File, part: &Range<u64>) -> bool {
+    let range = range_of(part, libc::F_RDLCK);
+    lock_against(device, range).is_ok_and(|found| found == libc::F_WRLCK)
+}
+
 /// Whether another descriptor has a lock that excludes this access.
 pub(super) fn is_locked(file: &File, access: Access) -> bool {
     let range = whole_file(lock_type(access));
@@ -212,6 +248,16 @@ fn lock_against(file: &File, mut range: libc::flock) -> io::Result<libc::c_int> 
         0 => Ok(range.l_type.into()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A lock of this type on a part.
+fn range_of(part: &Range<u64>, lock_type: libc::c_int) -> libc::flock {
+    let mut range = whole_file(lock_type);
+    // A place behind the longest file locks nothing that is there.
+    range.l_start = part.start.try_into().unwrap_or(libc::off_t::MAX);
+    // Zero is a range without an end.
+    range.l_len = (part.end - part.start).try_into().unwrap_or(0);
+    range
 }
 
 /// A lock of this type on the whole file.

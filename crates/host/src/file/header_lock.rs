@@ -17,10 +17,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FlockOperation, fadvise, flock, fstatfs, major, minor};
+use rustix::fs::{Advice, FlockOperation, fadvise, fdatasync, flock, fstatfs, major, minor};
 
 use super::exclusive::patiently;
-use super::under::{self, Found};
+use super::under::{self, Found, Place};
 use super::{DeviceFile, FileId, sysfs};
 use crate::Error;
 
@@ -195,7 +195,7 @@ impl HeaderLock {
             }
         };
         self.held.extend(held);
-        forget_cache(file);
+        forget_cache(file, purpose == Purpose::Writing);
         self.take_over(file, start_bytes, purpose)
     }
 
@@ -212,7 +212,7 @@ impl HeaderLock {
             Found::Open(under) => {
                 let start_bytes = under.start_bytes.saturating_add(start_bytes);
                 let taken = self.take(&under.file, start_bytes, purpose, own);
-                forget_cache(&under.file);
+                forget_cache(&under.file, purpose == Purpose::Writing);
                 match taken {
                     // Perhaps it is the lock of a served volume.
                     Err(_) if purpose == Purpose::Reading && may_lock_bytes(&under.file) => Ok(()),
@@ -232,7 +232,8 @@ impl HeaderLock {
     /// Takes the locks of the loop devices over a place of a file or device, and of their
     /// partitions, as cryptsetup does that uses them. Usually only root may.
     fn take_over(&mut self, file: &File, start_bytes: u64, purpose: Purpose) -> io::Result<()> {
-        for device in under::over(file, start_bytes) {
+        let place = Place::of(file, start_bytes..start_bytes.saturating_add(1));
+        for Place { device, .. } in under::over(place.into_iter().collect()) {
             match self.take_lock_file(Path::new(LOCK_FOLDER), device, purpose) {
                 Err(error) if is_forbidden(&error) => {
                     self.warn(&format!(
@@ -374,14 +375,17 @@ pub(super) fn may_lock_bytes(file: &File) -> bool {
     [NFS, FUSE, V9FS].contains(&magic) || SMB.contains(&magic)
 }
 
-/// Drops the cached pages that are on disk already, where another name of the file may have written
-/// since: on network file systems by another mount, and on devices, because a loop device reads
-/// another one through its page cache. A loop device shares the cache of a local file, so nothing
-/// is dropped there. Pages that are in use or dirty stay. Not only those of a header: the kernel
-/// keeps a large folio of which only a part is named.
-pub(super) fn forget_cache(file: &File) {
+/// Drops the cached pages of a file or device where another name of it may have written since: on
+/// network file systems by another mount, and on devices, because a loop device reads another one
+/// through its page cache. A loop device shares the cache of a local file, so nothing is dropped
+/// there. A writer first writes out what is dirty: a dirty page stays, and so does the large folio
+/// around it. Pages that a program has mapped stay too.
+pub(super) fn forget_cache(file: &File, writes: bool) {
     let is_device = file.metadata().is_ok_and(|found| found.file_type().is_block_device());
     if is_device || may_lock_bytes(file) {
+        if writes {
+            let _ = fdatasync(file);
+        }
         let _ = fadvise(file, 0, None, Advice::DontNeed);
     }
 }

@@ -17,6 +17,7 @@ mod facts;
 mod header_lock;
 mod id;
 pub mod mapping;
+mod names;
 pub(crate) mod sigbus;
 pub(crate) mod sysfs;
 pub mod uncached;
@@ -149,7 +150,12 @@ impl DeviceFile {
             return Err(replaced(path));
         }
         let files_under = exclusive::lock_under(path, &file, access)?;
-        std::iter::once(&file).chain(&files_under).for_each(header_lock::forget_cache);
+        let writes = access.writes();
+        let own = std::iter::once(&file).chain(&files_under);
+        own.for_each(|file| header_lock::forget_cache(file, writes));
+        if writes {
+            names::settle(&file);
+        }
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find its length", error))?;
         let is_tmpfs =

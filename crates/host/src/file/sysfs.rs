@@ -121,6 +121,13 @@ pub(super) fn partitions(disk: u64) -> Vec<Partition> {
     described.collect()
 }
 
+/// The disk of a partition, as [`Partition`]; the place is that of the partition in it.
+pub(super) fn disk_of(partition: u64) -> Option<Partition> {
+    let node = fs::canonicalize(folder(partition)).ok()?;
+    let disk = node.parent().filter(|_| node.join("partition").exists())?;
+    Some(Partition { device: device_in(disk)?, path: device_path(disk)?, bytes: place_in(&node)? })
+}
+
 /// Whether another device lies on this one: device-mapper, md.
 pub(super) fn has_holders(device: u64) -> bool {
     fs::read_dir(folder(device).join("holders")).is_ok_and(|mut holders| holders.next().is_some())

@@ -132,25 +132,38 @@ const LOOP_GET_STATUS64: u64 = 0x4c05;
 /// Size of `loop_info64`.
 const LOOP_INFO_BYTES: usize = 232;
 
-/// The loop devices that show a place of an open file or device, those over them, and the
-/// partitions of all of them at this place: their numbers, without order. They are known by the
-/// name of the file when they were made: the question for its number waits for its file system,
-/// which may be one that hangs.
-pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
-    let mut found = Vec::new();
-    let mut places: Vec<_> = name_of(file).map(|name| (name, start_bytes)).into_iter().collect();
-    let number = file.metadata().map_or(0, |metadata| metadata.rdev());
-    places.extend(in_partition(number, start_bytes).map(|(_, place)| place));
-    while let Some((name, start_bytes)) = places.pop() {
+/// A part of a file or device.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// Number of the device; zero of a file.
+    pub(super) device: u64,
+    pub(super) bytes: Range<u64>,
+}
+
+impl Place {
+    pub(super) fn of(file: &File, bytes: Range<u64>) -> Option<Self> {
+        let device = file.metadata().ok()?.rdev();
+        Some(Self { path: name_of(file)?, device, bytes })
+    }
+}
+
+/// The loop devices that show one of these places, those over them, and the partitions of all of
+/// them there, without order. They are known by the name of the file when they were made: the
+/// question for its number waits for its file system, which may be one that hangs.
+pub(super) fn over(of: Vec<Place>) -> Vec<Place> {
+    let mut places = of;
+    let partitions: Vec<_> = places.iter().flat_map(in_partitions).collect();
+    places.extend(partitions);
+    let mut found: Vec<Place> = Vec::new();
+    while let Some(Place { path: name, bytes: place, .. }) = places.pop() {
         for Loop { device, path, bytes } in sysfs::loops_over(&name) {
-            if found.contains(&device) || !bytes.contains(&start_bytes) {
-                continue;
-            }
-            let start_bytes = start_bytes - bytes.start;
-            found.push(device);
-            places.push((path, start_bytes));
-            if let Some((partition, place)) = in_partition(device, start_bytes) {
-                found.push(partition);
+            let is_new = found.iter().all(|known| known.device != device);
+            let Some(shown) = inside(&bytes, &place).filter(|_| is_new) else { continue };
+            let shown = Place { path, device, bytes: shown };
+            let partitions = in_partitions(&shown);
+            for place in std::iter::once(shown).chain(partitions) {
+                found.push(place.clone());
                 places.push(place);
             }
         }
@@ -158,10 +171,19 @@ pub(super) fn over(file: &File, start_bytes: u64) -> Vec<u64> {
     found
 }
 
-/// The partition of a disk at a place: its number, its name, and the place in it.
-fn in_partition(disk: u64, start_bytes: u64) -> Option<(u64, (PathBuf, u64))> {
-    let Partition { device, path, bytes } = sysfs::partition_at(disk, start_bytes)?;
-    Some((device, (path, start_bytes - bytes.start)))
+/// The partitions of a disk at a place, and the place in each.
+pub(super) fn in_partitions(disk: &Place) -> Vec<Place> {
+    let partitions = sysfs::partitions(disk.device).into_iter();
+    let at = partitions.filter_map(|Partition { device, path, bytes }| {
+        Some(Place { path, device, bytes: inside(&bytes, &disk.bytes)? })
+    });
+    at.collect()
+}
+
+/// A place of a disk within one of its parts, counted from the start of this part.
+fn inside(part: &Range<u64>, place: &Range<u64>) -> Option<Range<u64>> {
+    let [start, end] = [part.start.max(place.start), part.end.min(place.end)];
+    (start < end).then(|| start - part.start..end - part.start)
 }
 
 /// The present name of an open file.

@@ -1,0 +1,55 @@
+//! Other names of a device: its partitions, its disk, and the loop devices over all of them.
+//!
+//! Each has a lock and a page cache of its own. So a writer looks for a writer by another name, and
+//! it writes out what an earlier one, perhaps killed, has left in the cache of another name: the
+//! kernel would write that over newer data later.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::exclusive::is_written;
+use super::header_lock::forget_cache;
+use super::under::{self, Place};
+use super::{FileId, sysfs};
+
+/// The partition of this device, or its disk, that another program of ours writes at this place.
+pub(super) fn written(device: &File, part: &Range<u64>) -> Option<PathBuf> {
+    let place = Place::of(device, part.clone()).filter(|place| place.device != 0)?;
+    let other = under::in_partitions(&place).into_iter().chain(in_disk(&place));
+    let is_written = |other: &Place| {
+        let device = opened(&other.path, other.device, 0);
+        device.is_ok_and(|device| is_written(&device, &other.bytes))
+    };
+    other.into_iter().find(is_written).map(|other| other.path)
+}
+
+/// Writes out what the caches of other names of this file or device hold, and drops it.
+pub(super) fn settle(file: &File) {
+    let Some(place) = Place::of(file, 0..u64::MAX) else { return };
+    let near: Vec<_> = under::in_partitions(&place).into_iter().chain(in_disk(&place)).collect();
+    let over = under::over([place].into_iter().chain(near.clone()).collect());
+    for Place { path, device, .. } in near.into_iter().chain(over) {
+        if let Ok(device) = opened(&path, device, 0) {
+            forget_cache(&device, true);
+        }
+    }
+}
+
+/// The place of a partition in its disk.
+fn in_disk(partition: &Place) -> Option<Place> {
+    let disk = sysfs::disk_of(partition.device)?;
+    let at = |bytes: u64| disk.bytes.start.saturating_add(bytes).min(disk.bytes.end);
+    let bytes = at(partition.bytes.start)..at(partition.bytes.end);
+    Some(Place { path: disk.path, device: disk.device, bytes })
+}
+
+/// Opens the node of the device of this number. A name that leads to a FIFO must not hold it up.
+pub(super) fn opened(path: &Path, number: u64, flags: libc::c_int) -> io::Result<File> {
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let is_same = FileId::of(&file.metadata()?) == FileId::of_device(number);
+    if is_same { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+}
