@@ -209,7 +209,6 @@ impl Error {
     /// Whether something is in use, or would be overwritten.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        use blockyard_host::Error as Host;
         match self {
             Self::Recorded | Self::WouldOverwrite { .. } | Self::MountBusy { .. } => true,
             Self::Output(error) => error.is_busy(),
@@ -218,7 +217,7 @@ impl Error {
             Self::Format(FormatError::Create { source, .. }) => {
                 source.kind() == io::ErrorKind::AlreadyExists
             }
-            Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),
+            Self::Host(error) => error.is_busy(),
             _ => false,
         }
     }

@@ -132,7 +132,7 @@ impl From<CryptError> for Failure {
 impl From<HostError> for Failure {
     fn from(error: HostError) -> Self {
         let exit = match &error {
-            HostError::InUse { .. } | HostError::HeaderLocked { .. } => Exit::Busy,
+            error if error.is_busy() => Exit::Busy,
             HostError::Io { action: "open", .. } | HostError::Volume { .. } => Exit::WrongDevice,
             _ => Exit::Failed,
         };

@@ -358,7 +358,7 @@ fn control_socket_is_its_owners_and_mistakes_are_named() {
     let mode = std::fs::metadata(lab.path("c")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let words = ["serve", "vol2", "-d", "pass", "--socket", "t", "--control", "c"];
-    assert!(lab.refused(&words, 4).contains("another server is listening"));
+    assert!(lab.refused(&words, 5).contains("another server is listening"));
     let words = ["serve", "vol2", "-d", "pass", "--socket", &"s".repeat(109)];
     assert!(lab.refused(&words, 1).contains("at most 108 bytes"));
     for (words, code, problem) in [

@@ -530,6 +530,11 @@ fn file_of_the_process_id_is_there_while_the_server_is_ready() {
     let server = Server::start(command);
     manager.recv(&mut [0; 256]).unwrap();
     assert_eq!(text(&lab.read("p")), format!("{}\n", server.pid()));
+    lab.volume("other");
+    let words = ["serve", "other", "-d", "pass", "--socket", "t", "--pid-file", "p"];
+    let said = lab.refused(&words, 5);
+    assert!(said.contains("--pid-file p") && said.contains("a running server"), "{said}");
+    assert_eq!(text(&lab.read("p")), format!("{}\n", server.pid()));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
     assert!(!lab.path("p").exists());
     let config = "socket = 's'\npid_file = 'q'\n[exports.a]\nvolume = 'vol'\nkey_file = 'pass'\n";

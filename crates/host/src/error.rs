@@ -41,6 +41,14 @@ pub enum Error {
         /// The file or device.
         path: String,
     },
+    /// Another server listens on the socket, or is about to.
+    #[error("{path}: {problem}")]
+    SocketInUse {
+        /// Socket.
+        path: String,
+        /// Problem and remedy.
+        problem: &'static str,
+    },
     /// The file does not fit the header or table.
     #[error("{path}: {problem}")]
     Volume {
@@ -82,6 +90,17 @@ impl Error {
     #[must_use]
     pub fn io(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Io { path: path.display().to_string(), action, source: source.into() }
+    }
+
+    /// Whether another program has the file, its header or the socket.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::InUse { .. } | Self::HeaderLocked { .. } | Self::SocketInUse { .. })
+    }
+
+    /// An [`Error::SocketInUse`].
+    pub(crate) fn socket_in_use(path: &Path, problem: &'static str) -> Self {
+        Self::SocketInUse { path: path.display().to_string(), problem }
     }
 
     /// An [`Error::Volume`].

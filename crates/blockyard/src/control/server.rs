@@ -365,8 +365,10 @@ fn say_step(event: Event<'_>, export: &str, step: BackupStep, backup: &str) {
 }
 
 fn refusal(error: &Error) -> ControlError {
+    use blockyard_host::Error as Host;
     let name = match error {
         Error::Sandboxed { .. } => "EACCES",
+        Error::Host(Host::Volume { .. } | Host::Parameter { .. }) => "EINVAL",
         error if error.is_busy() => "EBUSY",
         _ => "EIO",
     };

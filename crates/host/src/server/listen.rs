@@ -5,7 +5,7 @@
 //! other's new socket. So a server first locks a file beside the socket ([`Turn`]).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -69,8 +69,13 @@ impl Listener {
     pub(super) fn tcp(address: SocketAddr) -> Result<(Self, SocketAddr), Error> {
         let shown = address.to_string();
         let path = Path::new(&shown);
-        let listener =
-            TcpListener::bind(address).map_err(|error| Error::io(path, "listen", error))?;
+        let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => Error::socket_in_use(
+                path,
+                "another program is listening there; stop it or choose another port",
+            ),
+            _ => Error::io(path, "listen", error),
+        })?;
         let bound = listener.local_addr().map_err(|error| Error::io(path, "look at it", error))?;
         let listener = Self { fd: listener.into(), is_unix: false, file: None };
         listener.set_non_blocking(path)?;
@@ -183,7 +188,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     match connected {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
             .map_err(|error| Error::io(path, "remove the stale socket", error)),
-        _ => Err(Error::volume(
+        _ => Err(Error::socket_in_use(
             path,
             "another server is listening there; stop it or choose another path",
         )),
@@ -211,7 +216,7 @@ impl Turn {
                 }
                 Ok(None) => {
                     let problem = "is locked: another server is starting there; try again";
-                    return Err(Error::volume(&path, problem));
+                    return Err(Error::socket_in_use(&path, problem));
                 }
                 Err(error) => return Err(Error::io(socket, "listen", error)),
             }

@@ -1,16 +1,17 @@
 //! How long the server lives, and how other programs see it: the command that it serves, its
 //! parent, the file with its process ID.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use blockyard_host::process::with_usual_signals;
 use clap::{Args, ValueHint};
+use rustix::fs::OFlags;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
 };
@@ -23,6 +24,7 @@ use crate::output::{InUse, Output};
 
 /// Longest content of a file with a process ID.
 const PID_TEXT_MAX_BYTES: u64 = 16;
+const HELD: &str = "belongs to a running server; choose another path";
 
 /// Options for programs that start the server.
 #[derive(Args, Debug)]
@@ -135,6 +137,16 @@ fn code(status: ExitStatus) -> u8 {
 pub(super) struct PidFile {
     path: PathBuf,
     text: String,
+    /// Locked, as qemu-nbd does, so that no other server takes the path.
+    _file: File,
+}
+
+/// Whether a server has locked the file. The kernel releases the lock of a killed one.
+fn is_held(path: &Path) -> bool {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let flags = flags.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 impl PidFile {
@@ -148,6 +160,9 @@ impl PidFile {
                 return Err(failed("exists and is no file; choose another path"));
             }
             Ok(found) => {
+                if is_held(path) {
+                    return Err(Failure::busy(HELD).at(option()));
+                }
                 let is_short = found.len() <= PID_TEXT_MAX_BYTES;
                 let text = if is_short { fs::read_to_string(path).ok() } else { None };
                 let is_number =
@@ -172,10 +187,15 @@ impl PidFile {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(wrong("it exists and is no file; choose another path".into()));
         }
+        if is_held(path) {
+            return Err(Failure::busy(HELD).at(format_args!("--pid-file {}", path.display())));
+        }
         let text = format!("{}\n", std::process::id());
         let new = beside(path, &text).map_err(|error| wrong(error.to_string()))?;
-        new.persist(path).map_err(|error| wrong(error.error.to_string()))?;
-        Ok(Self { path: path.to_owned(), text })
+        // Some file systems have no locks.
+        let _ = new.as_file().try_lock();
+        let file = new.persist(path).map_err(|error| wrong(error.error.to_string()))?;
+        Ok(Self { path: path.to_owned(), text, _file: file })
     }
 }
 
