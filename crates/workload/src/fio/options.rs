@@ -739,7 +739,7 @@ mod tests {
             ("loops", "0", "1 to"),
             ("numa_cpu_nodes", "0-256", "0 to 255"),
             ("numa_cpu_nodes", "x", "as in 0-3"),
-            ("cpus_allowed", "0-4096", "0 to 4095"),
+            ("cpus_allowed", "0-8192", "0 to 8191"),
             ("cpus_allowed", "", "as in 0-3"),
             ("cpus_allowed_policy", "each", "shared or split"),
         ] {

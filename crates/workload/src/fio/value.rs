@@ -11,8 +11,8 @@ use blockyard_engine::time::Nanos;
 
 /// Greatest number of a NUMA node. Our choice.
 const NODE_MAX: u16 = 255;
-/// Greatest number of a CPU: the lab's machines have 16 sockets of 256 CPUs.
-const CPU_MAX: u16 = 4095;
+/// Greatest number of a CPU: Linux has at most 8192 (`CONFIG_NR_CPUS`).
+const CPU_MAX: u16 = 8191;
 /// Greatest depth of parentheses. Our choice.
 const DEPTH_MAX: u32 = 32;
 
@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn sets_name_a_number_several_times_and_lists_do_not() {
         assert_eq!(cpus("8,0-2, 1,,2-1"), Ok(vec![0, 1, 2, 8]));
-        assert_eq!(cpus(&"0-4095,".repeat(500)).map(|cpus| cpus.len()), Ok(4096));
-        assert!(["", ",", "3-2", "4096", "1-x"].iter().all(|text| cpus(text).is_err()));
+        assert_eq!(cpus(&"0-8191,".repeat(500)).map(|cpus| cpus.len()), Ok(8192));
+        assert!(["", ",", "3-2", "8192", "1-x"].iter().all(|text| cpus(text).is_err()));
         assert_eq!(nodes("2,0-1"), Ok(vec![2, 0, 1]));
         assert_eq!(nodes(""), Ok(Vec::new()));
         assert!(["1,0-1", "0-255,0-255", "256"].iter().all(|text| nodes(text).is_err()));
