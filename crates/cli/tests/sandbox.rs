@@ -6,7 +6,9 @@ mod lab;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use lab::nbd::Nbd;
 use lab::{Lab, Server, noise, text};
@@ -74,6 +76,64 @@ fn workers_are_those_of_all_volumes_and_run_on_the_given_cpus() {
     assert!(broker.contains("\nCpus_allowed_list:\t0\n"), "{broker}");
     assert!(text(&lab.ok(&["status", "ctl"]).stdout).contains("\nCPUs: 0\n"));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+/// A cgroup with a limit of its CPU time, until the value is dropped.
+struct Cgroup {
+    folder: PathBuf,
+    /// Name of the limit, and its texts for one CPU and for all.
+    limit: (&'static str, [&'static str; 2]),
+}
+
+impl Cgroup {
+    /// `None` where this user cannot make one.
+    fn made() -> Option<Self> {
+        let name = format!("blockyard-test-{}", std::process::id());
+        let unified = ("cpu.max", ["100000 100000", "max 100000"]);
+        let old = ("cpu.cfs_quota_us", ["100000", "-1"]);
+        let places = [("/sys/fs/cgroup", unified), ("/sys/fs/cgroup/cpu", old)];
+        places.into_iter().find_map(|(above, limit)| {
+            let folder = Path::new(above).join(&name);
+            fs::create_dir(&folder).ok()?;
+            let cgroup = Self { folder, limit };
+            cgroup.folder.join(limit.0).exists().then_some(cgroup)
+        })
+    }
+
+    fn set_quota(&self, is_one_cpu: bool) {
+        let (name, [one, all]) = self.limit;
+        fs::write(self.folder.join(name), if is_one_cpu { one } else { all }).unwrap();
+    }
+}
+
+impl Drop for Cgroup {
+    /// The kernel needs a moment after the end of the last process.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while fs::remove_dir(&self.folder).is_err() && start.elapsed() < Duration::from_secs(10) {}
+    }
+}
+
+#[test]
+fn quota_that_changes_is_seen_from_inside_of_the_sandbox() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let Some(cgroup) = Cgroup::made() else {
+        println!("skipped, because this user makes no cgroup for CPU time");
+        return;
+    };
+    let blockyard = lab.blockyard(&[&["serve"][..], &WORDS].concat());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"echo $$ >"$0"/cgroup.procs && exec "$@""#]).arg(&cgroup.folder);
+    shell.arg(blockyard.get_program()).args(blockyard.get_args()).current_dir(lab.path("."));
+    let _server = Server::start(shell);
+    let quota = |is_one_cpu| {
+        cgroup.set_quota(is_one_cpu);
+        status(&lab)["placement"]["quota_cpus"].clone()
+    };
+    let is_shown = std::thread::available_parallelism().unwrap().get() > 1;
+    let one = if is_shown { Value::from(1) } else { Value::Null };
+    assert_eq!([quota(true), quota(false), quota(true)], [one.clone(), Value::Null, one]);
 }
 
 /// Number of the workers' pool of a volume.
