@@ -511,6 +511,9 @@ fn partition_is_in_use_while_it_is_mounted_though_another_server_shares_it() {
     let _mounted = Mounted(&point);
     let said = lab.refused(&words("u"), 5);
     assert!(said.contains("in use"), "{said}");
+    lab.write("table", format!("0 2048 linear {} 0\n", disk.path.display()));
+    let said = lab.refused(&words("u"), 5);
+    assert!(said.contains("in use"), "{said}");
 }
 
 /// As on a disk that is no loop device: only the lock of the partition is there, and no claim.
@@ -529,6 +532,9 @@ fn whole_disk_is_in_use_while_a_loop_device_over_its_partition_is_served() {
     let over_name = over.path.to_str().unwrap();
     let beside = LoopDevice::attach_with(&disk.path, &["--offset", "6M"]).unwrap();
     fs::remove_file(&disk_file).unwrap();
+    let shared = lab.serve(&[over_name, "-d", "pass", "--socket", "s", "--shared"]);
+    lab.refused(&format(disk_name), 5);
+    drop(shared);
     let server = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
     let said = lab.refused(&format(disk_name), 5);
     assert!(said.contains("in use") && said.contains(part_name), "{said}");
@@ -560,15 +566,22 @@ fn flushed_data_stays_when_a_killed_server_had_another_name_of_the_device() {
     let over = LoopDevice::attach(&part.path()).unwrap();
     let over_name = over.path.to_str().unwrap();
     let disk_name = disk.path.to_str().unwrap();
-    let first = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
-    assert_eq!(Nbd::open(&lab.path("s")).write(0, &[1; 4096]), 0);
-    first.stop(Signal::KILL);
-    let second = lab.serve(&[disk_name, "--partition", "1", "-d", "pass", "--socket", "t"]);
-    let mut client = Nbd::open(&lab.path("t"));
-    assert_eq!([client.write(0, &[2; 4096]), client.flush()], [0, 0]);
-    File::open(part.path()).unwrap().sync_all().unwrap();
-    assert!(client.read(0, 4096) == [2; 4096], "the older write came after the flushed one");
-    drop(second);
+    let place = LoopDevice::attach_with(&disk.path, &["--offset", "1M"]).unwrap();
+    let place_name = place.path.to_str().unwrap();
+    for next in [&[disk_name, "--partition", "1"][..], &[place_name]] {
+        let first = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
+        assert_eq!(Nbd::open(&lab.path("s")).write(0, &[1; 4096]), 0);
+        first.stop(Signal::KILL);
+        let words = [next, &["-d", "pass", "--socket", "t"]].concat();
+        let second = lab.serve(&words);
+        let mut client = Nbd::open(&lab.path("t"));
+        assert_eq!(client.read(0, 4096), [1; 4096], "{next:?}");
+        assert_eq!([client.write(0, &[2; 4096]), client.flush()], [0, 0]);
+        File::open(part.path()).unwrap().sync_all().unwrap();
+        drop((client, second));
+        let end = lab.ok(&[&["dump"], next, &["-d", "pass", "-o", "-"]].concat()).stdout;
+        assert!(end[..4096] == [2; 4096], "{next:?}: the older write came after the flushed one");
+    }
 }
 
 #[test]

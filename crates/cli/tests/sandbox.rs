@@ -350,9 +350,9 @@ fn killed_server_leaves_no_process() {
     let broker = Pid::from_raw(children(&server)[0]).unwrap();
     server.stop(Signal::KILL);
     // The kernel ends it when it closes the descriptors of the server.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while test_kill_process(broker).is_ok() && !is_zombie(broker) {
-        assert!(std::time::Instant::now() < deadline, "the broker stays");
+        assert!(Instant::now() < deadline, "the broker stays");
         std::thread::yield_now();
     }
 }

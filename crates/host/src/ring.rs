@@ -25,6 +25,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::file_op::{FileOp, FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, behind_end};
 
+/// Pause before an operation is offered to a kernel without memory again. Ours.
+const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// Submission entries, and half of the completion entries.
 const ENTRIES_MIN: u32 = 128;
 
@@ -144,9 +147,17 @@ impl<T: Copy> Ring<T> {
 
     /// Starts the queued operations.
     pub(crate) fn submit(&mut self) {
-        if !self.ring.submission().is_empty() {
-            // On EINTR, EAGAIN or EBUSY the operations stay queued for the next call.
-            let _ = self.ring.submit();
+        while !self.ring.submission().is_empty() {
+            match self.ring.submit() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel has no memory for an operation, and does not tell when it has some.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(SHORTAGE);
+                }
+                // On EBUSY the rest waits until completions are taken, which makes the ring ready.
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use rustix::fs::{major, minor};
 
 use super::Access;
 use super::exclusive::{is_locked, is_shared, is_taken, patiently};
-use super::names::opened;
+use super::names::{are_visibly_used, opened};
 use super::sysfs::{self, Partition};
 
 /// The device that is in use in this part of the device `below`: itself, or a partition.
@@ -74,7 +74,8 @@ impl Below {
 fn claim(path: &Path, number: u64, access: Access) -> io::Result<()> {
     match opened(path, number, libc::O_EXCL) {
         Err(error) if is_taken(&error) && access == Access::Shared => {
-            if is_shared(&opened(path, number, 0)?)? { Ok(()) } else { Err(error) }
+            let is_ours = is_shared(&opened(path, number, 0)?)? && !are_visibly_used(number);
+            if is_ours { Ok(()) } else { Err(error) }
         }
         claimed => claimed.map(drop),
     }

@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::claim::is_visibly_used;
+use super::names::are_visibly_used;
 use super::under::{self, Found};
 use super::{Access, claim, names};
 use crate::{Error, log};
@@ -29,6 +29,8 @@ use crate::{Error, log};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The byte of a block device that only [`Access::Shared`] locks for reading.
 const SHARED_BYTE: libc::off_t = libc::off_t::MAX;
+/// From here on, the bytes of a block device are locked only by writers: no device is so long.
+const MARKS: libc::off_t = 1 << 62;
 
 /// Opens and locks a file or block device.
 pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result<File, Error> {
@@ -53,6 +55,9 @@ pub(super) fn open(path: &Path, access: Access, is_block_device: bool) -> Result
 pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<Vec<File>, Error> {
     let mut locked = Vec::new();
     let mut part = 0..u64::MAX;
+    if access.writes() {
+        names::settle(device, &part);
+    }
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
         part = below.place_of(&part);
@@ -66,6 +71,9 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
             _ => {}
         }
         keep_out_other_names(path, &below.file, &part, access)?;
+        if access.writes() {
+            names::settle(&below.file, &part);
+        }
         found = under::find(&below.file, access.writes());
         locked.push(below.file);
     }
@@ -90,7 +98,7 @@ fn keep_out_other_names(
     }
     let mut written = None;
     let _ = patiently(|| {
-        written = names::written(device, part);
+        written = names::written(device, part, access);
         if written.is_some() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
     match written {
@@ -116,9 +124,13 @@ fn warn(path: &Path, reason: &str) {
 /// the file is open for reading only.
 fn lock_part(file: &File, part: &Range<u64>, access: Access) -> io::Result<bool> {
     let mut range = range_of(part, lock_type(access));
-    if range.l_len == 0 && file.metadata()?.file_type().is_block_device() {
-        // That byte is not ours: see `Access::Shared`.
-        range.l_len = SHARED_BYTE - range.l_start;
+    let is_block_device = file.metadata()?.file_type().is_block_device();
+    if range.l_len == 0 && is_block_device {
+        // The rest is not ours: see `Access::Shared`.
+        range.l_len = (MARKS - range.l_start).max(1);
+    }
+    if is_block_device && access == Access::Shared {
+        set_lock(file, &mark_of(part, libc::F_RDLCK))?;
     }
     match set_lock(file, &range) {
         // This lock keeps out those who may write to the file.
@@ -169,7 +181,7 @@ fn try_open(path: &Path, access: Access, claims: bool) -> io::Result<File> {
         Err(error) if is_taken(&error) && access == Access::Shared => {
             // The claim ends with the first of those who share; a mount may have come since.
             let device = File::open(path)?;
-            let is_ours = is_shared(&device)? && !is_visibly_used(device.metadata()?.rdev());
+            let is_ours = is_shared(&device)? && !are_visibly_used(device.metadata()?.rdev());
             if is_ours { options.open(path) } else { Err(error) }
         }
         outcome => outcome,
@@ -187,17 +199,19 @@ pub struct OutputLock {
 /// everything.
 #[must_use]
 pub fn lock_output(file: &File, path: &Path) -> Option<OutputLock> {
-    let below = lock_under(path, file, Access::ReadWrite).ok()?;
     let locked = try_lock(file, Access::ReadWrite, false);
+    if locked.is_err_and(|error| is_taken(&error)) {
+        return None;
+    }
     keep_out_other_names(path, file, &(0..u64::MAX), Access::ReadWrite).ok()?;
-    names::settle(file);
-    (!locked.is_err_and(|error| is_taken(&error))).then_some(OutputLock { _below: below })
+    let below = lock_under(path, file, Access::ReadWrite).ok()?;
+    Some(OutputLock { _below: below })
 }
 
 fn try_lock(file: &File, access: Access, is_block_device: bool) -> io::Result<()> {
     let mut range = whole_file(lock_type(access));
     if is_block_device && access == Access::ReadOnly {
-        range.l_len = SHARED_BYTE;
+        range.l_len = MARKS;
     }
     set_lock(file, &range)
 }
@@ -228,10 +242,23 @@ pub(super) fn is_shared(file: &File) -> io::Result<bool> {
     Ok(lock_against(file, range)? == libc::F_RDLCK)
 }
 
-/// Whether another descriptor has the lock of a writer on a part of the device.
-pub(super) fn is_written(device: &File, part: &Range<u64>) -> bool {
-    let range = range_of(part, libc::F_RDLCK);
-    lock_against(device, range).is_ok_and(|found| found == libc::F_WRLCK)
+/// Whether another descriptor has the lock of a writer on a part of the device that excludes this
+/// access.
+pub(super) fn is_written(device: &File, part: &Range<u64>, access: Access) -> bool {
+    let found = |range| lock_against(device, range).unwrap_or(libc::F_UNLCK);
+    let is_shared = || found(mark_of(part, libc::F_WRLCK)) != libc::F_UNLCK;
+    found(range_of(part, libc::F_RDLCK)) == libc::F_WRLCK
+        || access == Access::ReadWrite && is_shared()
+}
+
+/// The lock beside a place of a block device by which [`Access::Shared`] differs from a reader: as
+/// far behind the mark's start as the place behind that of the device.
+fn mark_of(part: &Range<u64>, lock_type: libc::c_int) -> libc::flock {
+    let at = |bytes: u64| MARKS.saturating_add_unsigned(bytes);
+    let mut range = whole_file(lock_type);
+    range.l_start = at(part.start);
+    range.l_len = at(part.end) - range.l_start;
+    range
 }
 
 /// Whether another descriptor has a lock that excludes this access.

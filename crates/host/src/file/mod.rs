@@ -153,9 +153,6 @@ impl DeviceFile {
         let writes = access.writes();
         let own = std::iter::once(&file).chain(&files_under);
         own.for_each(|file| header_lock::forget_cache(file, writes));
-        if writes {
-            names::settle(&file);
-        }
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find its length", error))?;
         let is_tmpfs =

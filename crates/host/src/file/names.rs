@@ -10,32 +10,46 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::claim::is_visibly_used;
 use super::exclusive::is_written;
 use super::header_lock::forget_cache;
 use super::under::{self, Place};
-use super::{FileId, sysfs};
+use super::{Access, FileId, sysfs};
 
 /// The partition of this device, or its disk, that another program of ours writes at this place.
-pub(super) fn written(device: &File, part: &Range<u64>) -> Option<PathBuf> {
+pub(super) fn written(device: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
     let place = Place::of(device, part.clone()).filter(|place| place.device != 0)?;
-    let other = under::in_partitions(&place).into_iter().chain(in_disk(&place));
     let is_written = |other: &Place| {
         let device = opened(&other.path, other.device, 0);
-        device.is_ok_and(|device| is_written(&device, &other.bytes))
+        device.is_ok_and(|device| is_written(&device, &other.bytes, access))
     };
-    other.into_iter().find(is_written).map(|other| other.path)
+    near(&place).into_iter().find(is_written).map(|other| other.path)
 }
 
-/// Writes out what the caches of other names of this file or device hold, and drops it.
-pub(super) fn settle(file: &File) {
-    let Some(place) = Place::of(file, 0..u64::MAX) else { return };
-    let near: Vec<_> = under::in_partitions(&place).into_iter().chain(in_disk(&place)).collect();
-    let over = under::over([place].into_iter().chain(near.clone()).collect());
+/// Writes out what the caches of other names of this part of a device hold, and drops it. Loop
+/// devices over a file are left out: their names are less certain, and they share its cache.
+pub(super) fn settle(device: &File, part: &Range<u64>) {
+    let place = Place::of(device, part.clone()).filter(|place| place.device != 0);
+    let Some(place) = place else { return };
+    let near = near(&place);
+    let over = under::over(std::iter::once(place).chain(near.clone()).collect());
     for Place { path, device, .. } in near.into_iter().chain(over) {
         if let Ok(device) = opened(&path, device, 0) {
             forget_cache(&device, true);
         }
     }
+}
+
+/// Whether the system visibly uses the device, a partition of it or its disk.
+pub(super) fn are_visibly_used(device: u64) -> bool {
+    let place = Place { path: PathBuf::new(), device, bytes: 0..u64::MAX };
+    let near = near(&place).into_iter().map(|near| near.device);
+    std::iter::once(device).chain(near).any(is_visibly_used)
+}
+
+/// The partitions of the device at this place, and its disk.
+fn near(place: &Place) -> Vec<Place> {
+    under::in_partitions(place).into_iter().chain(in_disk(place)).collect()
 }
 
 /// The place of a partition in its disk.

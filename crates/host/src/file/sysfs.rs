@@ -55,22 +55,23 @@ pub(super) struct Loop {
     pub(super) device: u64,
     /// Its name.
     pub(super) path: PathBuf,
+    /// The name by which it was made.
+    pub(super) over: PathBuf,
     /// Place of what it shows, in bytes of its file.
     pub(super) bytes: Range<u64>,
 }
 
-/// The loop devices that were made by this name.
-pub(super) fn loops_over(name: &Path) -> Vec<Loop> {
+/// All loop devices that show something.
+pub(super) fn loops() -> Vec<Loop> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let nodes = entries.flatten().map(|entry| entry.path());
-    let over = nodes.filter(|node| name_in(node).as_deref() == Some(name));
-    let described = over.filter_map(|node| {
+    let described = entries.flatten().map(|entry| entry.path()).filter_map(|node| {
+        let over = name_in(&node)?;
         let start = number(&node.join("loop/offset"))?;
         let end = match number(&node.join("loop/sizelimit"))? {
             0 => u64::MAX,
             len => start.saturating_add(len),
         };
-        Some(Loop { device: device_in(&node)?, path: device_path(&node)?, bytes: start..end })
+        Some(Loop { device: device_in(&node)?, path: device_path(&node)?, over, bytes: start..end })
     });
     described.collect()
 }

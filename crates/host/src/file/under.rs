@@ -155,17 +155,18 @@ pub(super) fn over(of: Vec<Place>) -> Vec<Place> {
     let mut places = of;
     let partitions: Vec<_> = places.iter().flat_map(in_partitions).collect();
     places.extend(partitions);
+    let loops = sysfs::loops();
     let mut found: Vec<Place> = Vec::new();
-    while let Some(Place { path: name, bytes: place, .. }) = places.pop() {
-        for Loop { device, path, bytes } in sysfs::loops_over(&name) {
-            let is_new = found.iter().all(|known| known.device != device);
-            let Some(shown) = inside(&bytes, &place).filter(|_| is_new) else { continue };
-            let shown = Place { path, device, bytes: shown };
+    while let Some(place) = places.pop() {
+        for Loop { device, path, bytes, .. } in loops.iter().filter(|it| it.over == place.path) {
+            let is_new = found.iter().all(|known| known.device != *device);
+            let shown = inside(bytes, &place.bytes).filter(|_| is_new);
+            let Some(bytes) = shown else { continue };
+            let shown = Place { path: path.clone(), device: *device, bytes };
             let partitions = in_partitions(&shown);
-            for place in std::iter::once(shown).chain(partitions) {
-                found.push(place.clone());
-                places.push(place);
-            }
+            let more: Vec<_> = std::iter::once(shown).chain(partitions).collect();
+            found.extend_from_slice(&more);
+            places.extend(more);
         }
     }
     found

@@ -129,7 +129,7 @@ pub(super) struct Transmission {
     done: Vec<Done>,
     /// The client sends no more requests.
     closing: bool,
-    /// The buffers are released, and there is no limit of the wait for a request.
+    /// The buffers are released, and the wait for a request or an order has no limit.
     is_at_rest: bool,
     /// The inbox holds no complete request.
     needs_more: bool,
@@ -563,12 +563,16 @@ impl Transmission {
         if self.driver.is_idle() {
             // A request without anything in flight, parked or held would wait forever.
             assert!(can_receive, "every request waits for a completion");
-            return self.receive(Socket::receive);
+            if !self.is_at_rest {
+                return self.receive(Socket::receive);
+            }
         }
         if can_receive && self.socket.has_received() {
             return self.receive(Socket::receive_reported);
         }
         let [ring, workers, gate, ranges] = self.driver.wake_sources();
+        // Orders of a control socket come at rest too.
+        let gate = gate.or_else(|| self.driver.resumed().filter(|_| self.is_at_rest));
         let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
         let sources = [socket, ring, workers, gate, ranges];
         let [socket, ..] = poll::readable(&sources, self.driver.wake_after())?;
@@ -585,15 +589,11 @@ impl Transmission {
             Some(len) => {
                 self.inbox.received(len);
                 self.driver.on_received();
-                if std::mem::take(&mut self.is_at_rest) {
-                    self.socket.set_receive_timeout(IDLE);
-                }
+                self.is_at_rest = false;
             }
             None if self.inbox.is_empty() && self.driver.is_idle() => {
                 self.driver.release_buffers();
-                // Nothing else is to be done before the next request.
                 self.is_at_rest = true;
-                self.socket.set_receive_timeout(Duration::ZERO);
             }
             None => {}
         }

@@ -2,7 +2,7 @@
 //! parent, the file with its process ID.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -12,8 +12,10 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use blockyard_host::process::with_usual_signals;
 use clap::{Args, ValueHint};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
+    test_kill_process,
 };
 
 use tempfile::NamedTempFile;
@@ -141,12 +143,19 @@ pub(super) struct PidFile {
     _file: File,
 }
 
-/// Whether a server has locked the file. The kernel releases the lock of a killed one.
+/// Whether a running server has locked the file. Another user may lock it too, and a number may be
+/// that of a new process; but hardly both.
 fn is_held(path: &Path) -> bool {
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let flags = flags.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
+        return false;
+    };
+    let mut text = String::new();
+    let read = (&file).take(PID_TEXT_MAX_BYTES).read_to_string(&mut text);
+    let pid = read.ok().and_then(|_| Pid::from_raw(text.trim().parse().ok()?));
+    let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    is_locked && pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 impl PidFile {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -13,7 +12,6 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::dm::crypt::hand_over::WakeUp;
 use blockyard_protocol::nbd::Export;
-use rustix::net::sockopt;
 
 use super::*;
 use crate::completions::CompletionQueue;
@@ -33,8 +31,11 @@ fn volume(path: &Path) -> Arc<Volume> {
     let params =
         CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()));
     let options = VolumeOptions { worker_threads: Some(2), ..VolumeOptions::default() };
-    let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
-    Arc::new(Volume::from_crypt(file, &params, &options).unwrap())
+    Arc::new(Volume::from_crypt(opened(path), &params, &options).unwrap())
+}
+
+fn opened(path: &Path) -> DeviceFile {
+    DeviceFile::open(path, Access::ReadWrite, false).unwrap()
 }
 
 /// A connection and its client, after the handshake.
@@ -189,19 +190,33 @@ fn put(hand_over: &HandOver, wake: WakeUp, run: impl FnOnce() + Send + 'static) 
     hand_over.submit(Job { wake, ..job }, &mut Task::new());
 }
 
+/// At rest, nothing but the socket and the gate ends the wait.
 #[test]
-fn client_at_rest_is_waited_for_without_a_limit_until_its_next_request() {
+fn connection_at_rest_follows_orders_and_serves_the_next_request() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let volume = volume(&dir.path().join("image"));
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
+    let params = CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&[7; 64]));
+    let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+    let volume = Arc::new(Volume::from_crypt(opened(&path), &params, &options).unwrap());
     let (mut connection, mut client) = connected(&volume);
-    let limit = |connection: &Transmission| {
-        sockopt::socket_timeout(connection.socket.as_fd(), sockopt::Timeout::Recv).unwrap()
-    };
-    assert_eq!(limit(&connection), Some(IDLE));
     connection.socket.set_receive_timeout(Duration::from_millis(1));
-    connection.receive(Socket::receive).ok().unwrap();
-    assert_eq!(limit(&connection), None);
+    connection.wait().ok().unwrap();
+    assert!(connection.is_at_rest);
+    let unheard = client.try_clone().unwrap();
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(HANGS).is_err() {
+                unheard.shutdown(Shutdown::Both).unwrap();
+            }
+        });
+        volume.parts.gate.as_ref().expect("it can be suspended").wake_all();
+        connection.wait().ok().unwrap();
+        done.send(()).unwrap();
+    });
+    assert!(!connection.closing, "the order was not heard");
     client.write_all(&writes(1)).unwrap();
-    connection.receive(Socket::receive).ok().unwrap();
-    assert_eq!(limit(&connection), Some(IDLE));
+    connection.wait().ok().unwrap();
+    assert!(!connection.is_at_rest && !connection.inbox.is_empty());
 }
