@@ -568,7 +568,10 @@ fn flushed_data_stays_when_a_killed_server_had_another_name_of_the_device() {
     let disk_name = disk.path.to_str().unwrap();
     let place = LoopDevice::attach_with(&disk.path, &["--offset", "1M"]).unwrap();
     let place_name = place.path.to_str().unwrap();
-    for next in [&[disk_name, "--partition", "1"][..], &[place_name]] {
+    let file_name = disk_file.to_str().unwrap();
+    let names =
+        [&[disk_name, "--partition", "1"][..], &[place_name], &[file_name, "--partition", "1"]];
+    for next in names {
         let first = lab.serve(&[over_name, "-d", "pass", "--socket", "s"]);
         assert_eq!(Nbd::open(&lab.path("s")).write(0, &[1; 4096]), 0);
         first.stop(Signal::KILL);

@@ -26,14 +26,19 @@ pub(super) fn written(device: &File, part: &Range<u64>, access: Access) -> Optio
     near(&place).into_iter().find(is_written).map(|other| other.path)
 }
 
-/// Writes out what the caches of other names of this part of a device hold, and drops it. Loop
-/// devices over a file are left out: their names are less certain, and they share its cache.
-pub(super) fn settle(device: &File, part: &Range<u64>) {
-    let place = Place::of(device, part.clone()).filter(|place| place.device != 0);
-    let Some(place) = place else { return };
+/// Writes out what the caches of other names of this part of a file or device hold, and drops it.
+/// A loop device over a file shares the file's cache. It has old data in its own cache only if
+/// another loop device is over it; all others are left alone.
+pub(super) fn settle(file: &File, part: &Range<u64>) {
+    let Some(place) = Place::of(file, part.clone()) else { return };
+    let is_device = place.device != 0;
     let near = near(&place);
     let over = under::over(std::iter::once(place).chain(near.clone()).collect());
+    let loops = if is_device || over.is_empty() { Vec::new() } else { sysfs::loops() };
     for Place { path, device, .. } in near.into_iter().chain(over) {
+        if !is_device && loops.iter().all(|it| it.over != path) {
+            continue;
+        }
         if let Ok(device) = opened(&path, device, 0) {
             forget_cache(&device, true);
         }
