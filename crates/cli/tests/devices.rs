@@ -46,7 +46,7 @@ fn mounted_device_is_read_and_never_overwritten() {
         &["serve", disk, "-d", "pass", "--socket", "s"],
         &["serve", disk, "-d", "pass", "--socket", "s", "--shared"],
         &["serve", "--table", "table", "--socket", "s"],
-        &["bench", "--raw", disk, "--destroy", "--", "rw=write", "bs=4k", "size=4k"],
+        &["bench", "--raw", disk, "--destroy", "--", "rw=write", "bs=4k", "size=64k"],
         &["dump", "image", "-d", "pass", "-o", disk, "--force"],
     ] {
         let before = lab.read("image");
@@ -453,6 +453,12 @@ fn partition_that_is_in_use_excludes_only_its_own_place_of_the_disk() {
     assert!(said.contains("in use") && said.contains(part_name), "{said}");
 }
 
+/// Makes a file system; false where this machine cannot.
+fn has_ext4(device: &Path) -> bool {
+    let made = Command::new("mkfs.ext4").arg("-q").arg(device).status();
+    made.is_ok_and(|made| made.success())
+}
+
 /// The claim of a shared disk ends with the first server, so its partition can be mounted then.
 #[test]
 fn mounted_partition_is_in_use_while_its_disk_is_shared() {
@@ -467,12 +473,7 @@ fn mounted_partition_is_in_use_while_its_disk_is_shared() {
     let words = |table, socket| ["serve", "--table", table, "--socket", socket, "--shared"];
     let served = |table, socket| lab.serve(&words(table, socket)[1..]);
     let part_path = part.path();
-    if !Command::new("mkfs.ext4")
-        .arg("-q")
-        .arg(&part_path)
-        .status()
-        .is_ok_and(|made| made.success())
-    {
+    if !has_ext4(&part_path) {
         return;
     }
     let first = served("of-disk", "s");
@@ -494,12 +495,7 @@ fn partition_is_in_use_while_it_is_mounted_though_another_server_shares_it() {
     let Some(part) = Partition::added(&disk) else { return };
     let part_path = part.path();
     lab.write("table", format!("0 2048 linear {} 0\n", part_path.display()));
-    if !Command::new("mkfs.ext4")
-        .arg("-q")
-        .arg(&part_path)
-        .status()
-        .is_ok_and(|made| made.success())
-    {
+    if !has_ext4(&part_path) {
         return;
     }
     let words = |socket| ["serve", "--table", "table", "--socket", socket, "--shared"];

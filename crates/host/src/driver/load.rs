@@ -150,7 +150,7 @@ impl Driver {
     }
 
     /// Does the work of a worker, because a small batch wakes none; returns whether there was some.
-    /// What it leads to is plugged.
+    /// The bios that continue by it stay plugged.
     fn run_waiting(&mut self) -> bool {
         let is_counted = self.is_steady();
         let has_run = self.executor.help(is_counted);
