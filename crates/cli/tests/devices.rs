@@ -574,7 +574,7 @@ fn flushed_data_stays_when_a_killed_server_had_another_name_of_the_device() {
         let words = [next, &["-d", "pass", "--socket", "t"]].concat();
         let second = lab.serve(&words);
         let mut client = Nbd::open(&lab.path("t"));
-        assert_eq!(client.read(0, 4096), [1; 4096], "{next:?}");
+        assert!(client.read(0, 4096) == [1; 4096], "{next:?}: the written data is not seen");
         assert_eq!([client.write(0, &[2; 4096]), client.flush()], [0, 0]);
         File::open(part.path()).unwrap().sync_all().unwrap();
         drop((client, second));
