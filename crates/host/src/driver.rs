@@ -1,5 +1,6 @@
 //! A shard with its executor: submits bios, runs the shard, collects completions.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::canary::{Canary, is_planted};
 use crate::dirty_bitmap::DirtyBitmap;
 use crate::durability::Durability;
 use crate::executor::{Buffers, Executor};
-use crate::gate::{Counts, Order, ShardGate};
+use crate::gate::{Counts, Next, Order, ShardGate};
 use crate::memory::Region;
 use crate::poll;
 use crate::ranges::{Claims, Granted};
@@ -95,8 +96,8 @@ pub(crate) struct Driver {
     cqes: Vec<Cqe>,
     done: Vec<Done>,
     patches: Patches,
-    /// Emptied after each use; kept for its memory.
-    granted: Vec<Granted>,
+    /// Grants whose bios are to start.
+    granted: VecDeque<Granted>,
     /// `None` without limits of the rate.
     throttle: Option<DriverThrottle>,
     /// Held bios do not wait for tokens any more.
@@ -158,7 +159,7 @@ impl Driver {
             cqes: Vec::new(),
             done: Vec::new(),
             patches,
-            granted: Vec::new(),
+            granted: VecDeque::new(),
             throttle: None,
             held_bios: HeldBios::Wait,
             claims: parts.ranges.as_ref().map(Claims::new).transpose()?,
@@ -254,7 +255,7 @@ impl Driver {
         } else if self.held_bios == HeldBios::Start
             || self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio))
         {
-            self.claim_and_pass(bio);
+            self.pass(bio);
         }
         self.settle();
     }
@@ -269,10 +270,6 @@ impl Driver {
                 throttle.give_back();
             }
             let Some(Held { bio, since, .. }) = throttle.next(is_open) else { break };
-            if let Some(number) = UserData(bio.user).patch() {
-                self.start_patch(number);
-                continue;
-            }
             if fails {
                 self.refuse_held(&bio);
                 continue;
@@ -280,12 +277,15 @@ impl Driver {
             if bio.origin.sample != Sample::NONE {
                 self.executor.samples.add_since(bio.origin.sample, Stage::Throttle, since);
             }
-            self.claim_and_pass(bio);
+            self.pass(bio);
         }
     }
 
     /// Ends a held bio, which has no range and has not passed the gate.
     fn refuse_held(&mut self, bio: &Bio) {
+        if let Some(number) = UserData(bio.user).patch() {
+            return self.patches.ended(number, BlkStatus::IoError);
+        }
         self.tracepoint.ended(&[Done { user: bio.user, status: BlkStatus::IoError }]);
         self.done.push(Done { user: bio.user, status: BlkStatus::IoError });
     }
@@ -298,15 +298,19 @@ impl Driver {
         self.tracepoint.came(bio);
     }
 
-    /// Claims the range of a bio, then passes it through the gate.
+    /// Claims the range of a bio that has passed the gate, then submits it. A bio with the number
+    /// of a patch stands for the patch.
     #[inline]
-    fn claim_and_pass(&mut self, bio: Bio) {
+    fn claim_and_submit(&mut self, bio: Bio) {
+        if let Some(number) = UserData(bio.user).patch() {
+            return self.start_patch(number);
+        }
         let bio = match &mut self.claims {
             Some(claims) => claims.claim(bio),
             None => Some(bio),
         };
         if let Some(bio) = bio {
-            self.pass(bio);
+            self.submit_now(bio);
         }
     }
 
@@ -325,33 +329,48 @@ impl Driver {
                 claims.take_granted(&mut self.granted);
             }
             if self.granted.is_empty() && !self.patches.has_ended() {
-                return;
+                return self.leave_gate();
             }
             // The continued bios may have other submitters.
             self.go_on();
-            let mut granted = std::mem::take(&mut self.granted);
-            for granted in granted.drain(..) {
+            self.follow_orders();
+            // One by one, because the shard has not left the gate while one is to start.
+            while let Some(granted) = self.granted.pop_front() {
                 match granted {
-                    Granted::Bio(bio) => self.pass(bio),
+                    Granted::Bio(bio) => self.submit_now(bio),
                     Granted::Alone(number) => self.read_for_patch(number),
                 }
             }
-            self.granted = granted;
             self.advance_patches();
         }
     }
 
-    /// Passes a bio through the gate, if present and open.
+    /// Passes a bio through the gate, if present and open. Then it claims its range: what waits
+    /// at a closed gate has no range that a request behind the gate may need.
     #[inline]
     fn pass(&mut self, bio: Bio) {
         if self.gate.is_none() {
-            return self.submit_now(bio);
+            return self.claim_and_submit(bio);
         }
         self.follow_orders();
         if self.gate.as_mut().is_none_or(|gate| gate.admit(&bio)) {
-            self.submit_now(bio);
+            self.claim_and_submit(bio);
         } else {
             self.pass_held();
+        }
+    }
+
+    /// Marks the shard as idle at the gate, if nothing that has passed it is left: no bio in the
+    /// shard, none that waits for its range, and no patch between its bios.
+    #[inline]
+    fn leave_gate(&mut self) {
+        if self.shard.in_flight() == 0
+            && self.granted.is_empty()
+            && !self.waits_for_range()
+            && !self.patches.has_begun()
+            && let Some(gate) = &mut self.gate
+        {
+            gate.left();
         }
     }
 
@@ -376,6 +395,9 @@ impl Driver {
 
     #[inline]
     fn submit_now(&mut self, bio: Bio) {
+        if let Some(gate) = &mut self.gate {
+            gate.count(&bio);
+        }
         if let Some(status) = self.stability.durability.refusal(bio.op) {
             return self.refuse(&bio, status);
         }
@@ -406,10 +428,8 @@ impl Driver {
         self.end(before);
         if let Some(gate) = &mut self.gate {
             gate.refused(bio.op, status);
-            if self.shard.in_flight() == 0 {
-                gate.left();
-            }
         }
+        self.leave_gate();
     }
 
     /// Fails a flush that succeeded while another one failed, and times the others.
@@ -433,12 +453,11 @@ impl Driver {
 
     /// Passes held bios after a suspend, as far as possible.
     fn pass_held(&mut self) {
-        while let Some(gate) = &mut self.gate {
-            let before = self.done.len();
-            let bio = gate.next(&mut self.done);
-            self.end(before);
-            let Some(bio) = bio else { break };
-            self.submit_now(bio);
+        while let Some(next) = self.gate.as_mut().and_then(ShardGate::next) {
+            match next {
+                Next::Passes(bio) => self.claim_and_submit(bio),
+                Next::Fails(bio) => self.refuse_held(&bio),
+            }
         }
     }
 
@@ -511,11 +530,7 @@ impl Driver {
             self.judge(before);
         }
         self.end(before);
-        if let Some(gate) = &mut self.gate
-            && self.shard.in_flight() == 0
-        {
-            gate.left();
-        }
+        self.leave_gate();
     }
 
     /// Handles bios that ended in `done` from `from` on: releases their ranges, and passes

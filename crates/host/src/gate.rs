@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Failures, Op};
+use blockyard_engine::bio::{Bio, BlkStatus, Failures, Op};
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use counts::{Counts, Errors};
@@ -251,6 +251,14 @@ impl Gate {
     }
 }
 
+/// Fate of a held bio.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Passes(Bio),
+    /// The server ends while the gate is closed.
+    Fails(Bio),
+}
+
 /// One shard's side of the gate.
 pub(crate) struct ShardGate {
     gate: Arc<Gate>,
@@ -301,9 +309,14 @@ impl ShardGate {
         })
     }
 
+    /// Counts a bio that has passed.
+    #[inline]
+    pub(crate) fn count(&mut self, bio: &Bio) {
+        self.counts.count(bio);
+    }
+
     /// Whether a bio may pass. Otherwise it is held here.
     pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
-        self.counts.count(bio);
         let may_pass = self.has_requests || self.held.is_empty() && self.enter();
         if !may_pass {
             self.held.push_back(*bio);
@@ -374,18 +387,19 @@ impl ShardGate {
         *self.shard.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
     }
 
-    /// The oldest held bio that may pass; failed bios go to `done`.
-    pub(crate) fn next(&mut self, done: &mut Vec<Done>) -> Option<Bio> {
-        if self.held.is_empty() {
+    /// The oldest held bio, if it holds one that does not wait any more.
+    pub(crate) fn next(&mut self) -> Option<Next> {
+        let first = *self.held.front()?;
+        let next = if self.is_stopped() {
+            self.refused(first.op, BlkStatus::IoError);
+            Next::Fails(first)
+        } else if self.enter() {
+            Next::Passes(first)
+        } else {
             return None;
-        }
-        if self.gate.state.load(Ordering::SeqCst) == STOPPED {
-            let failed = |bio: Bio| Done { user: bio.user, status: BlkStatus::IoError };
-            self.held.iter().for_each(|bio| self.refused.count(bio.op, BlkStatus::IoError));
-            done.extend(self.held.drain(..).map(failed));
-            return None;
-        }
-        if self.enter() { self.held.pop_front() } else { None }
+        };
+        self.held.pop_front();
+        Some(next)
     }
 
     /// Whether bios are held.
@@ -462,6 +476,14 @@ mod tests {
         Bio::new(Op::Write, Sector(0), Sector(8), BufRef::NONE, user)
     }
 
+    /// The `user` word of the next held bio, if it passes.
+    fn passed(pass: &mut ShardGate) -> Option<u64> {
+        match pass.next()? {
+            Next::Passes(bio) => Some(bio.user),
+            Next::Fails(_) => None,
+        }
+    }
+
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
 
@@ -480,13 +502,12 @@ mod tests {
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON) && gate.close(SOON));
         assert!(!pass.admit(&bio(1)) && !pass.admit(&bio(2)));
-        let mut done = Vec::new();
-        assert!(pass.next(&mut done).is_none());
+        assert!(pass.next().is_none());
         gate.open();
         // This bio arrives before the held one has passed.
         assert!(!pass.admit(&bio(3)));
-        let order: Vec<u64> = std::iter::from_fn(|| pass.next(&mut done)).map(|b| b.user).collect();
-        assert_eq!((order, done.len(), pass.holds()), (vec![1, 2, 3], 0, false));
+        let order: Vec<u64> = std::iter::from_fn(|| passed(&mut pass)).collect();
+        assert_eq!((order, pass.holds()), (vec![1, 2, 3], false));
         assert!(pass.admit(&bio(4)));
     }
 
@@ -515,7 +536,7 @@ mod tests {
         pass.end_requests();
         gate.open();
         assert!(!pass.begin_request(), "a held bio is first");
-        assert_eq!(pass.next(&mut Vec::new()).map(|bio| bio.user), Some(3));
+        assert_eq!(passed(&mut pass), Some(3));
         assert!(pass.begin_request());
     }
 
@@ -543,7 +564,7 @@ mod tests {
         pass.left();
         assert!(closer.join().unwrap());
         assert!(start.elapsed() < LONG, "it was woken");
-        assert!(pass.next(&mut Vec::new()).is_none());
+        assert!(pass.next().is_none());
     }
 
     #[test]
@@ -551,6 +572,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
+        pass.count(&bio(1));
         let counts = Counts { parked: 3, in_flight: 1, ..Counts::default() };
         pass.publish(counts, &Failures::default());
         assert_eq!(gate.counts().0.in_flight, 1);
@@ -570,9 +592,8 @@ mod tests {
         assert!(!pass.admit(&bio(1)));
         gate.stop();
         gate.stop();
-        let mut done = Vec::new();
-        assert!(pass.next(&mut done).is_none());
-        assert_eq!(done, [Done { user: 1, status: BlkStatus::IoError }]);
+        assert!(matches!(pass.next(), Some(Next::Fails(bio)) if bio.user == 1));
+        assert!(pass.next().is_none());
         gate.open();
         assert!(!pass.admit(&bio(2)), "it stays stopped");
         let open = Gate::default();
@@ -594,7 +615,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut pass = ShardGate::new(&gate).unwrap();
         for op in [Op::Read, Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
-            assert!(pass.admit(&Bio { op, ..bio(1) }));
+            pass.count(&Bio { op, ..bio(1) });
         }
         pass.publish(Counts::default(), &Failures::default());
         let tally = |parts| Tally { parts, bytes: parts * 4096 };
@@ -611,6 +632,7 @@ mod tests {
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(1)));
+        pass.count(&bio(2));
         pass.refused(Op::Read, BlkStatus::NoSpace);
         let tally = |n| Tally { parts: n, bytes: n };
         let decisions = Decisions { inline: tally(5), ..Decisions::default() };

@@ -1,13 +1,14 @@
 //! The ranges of a volume's writes in flight, shared by threads ([`blockyard_engine::ranges`]).
 //!
 //! ```text
-//! bio ─> range free? ──yes──> gate ─> shard ─> done ─> release
-//!             └─no─> parked ── granted ──> gate
+//! bio ─> gate ─> range free? ──yes──> shard ─> done ─> release
+//!                     └─no─> parked ── granted ──> shard
 //! ```
-//! A bio claims its range before it passes the gate, so a suspended volume may hold bios with a
-//! range. An aligned write without read-modify-writes nearby takes no lock.
+//! A bio passes the gate before it claims its range, so a bio that waits for a resume has no range
+//! that one behind the gate may need. An aligned write without read-modify-writes nearby takes no
+//! lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -258,7 +259,7 @@ impl Claims {
     }
 
     /// Moves grants to the end of `out`.
-    pub(crate) fn take_granted(&mut self, out: &mut Vec<Granted>) {
+    pub(crate) fn take_granted(&mut self, out: &mut VecDeque<Granted>) {
         if !self.has_mail() {
             return;
         }
@@ -274,10 +275,10 @@ impl Claims {
         self.waiting -= self.granted.len();
         for claimant in self.granted.drain(..) {
             match claimant {
-                Claimant::Patch(number) => out.push(Granted::Alone(number)),
+                Claimant::Patch(number) => out.push_back(Granted::Alone(number)),
                 Claimant::Bio(place) => {
                     self.waiting_bios -= 1;
-                    out.push(Granted::Bio(self.parked.at(place).bio));
+                    out.push_back(Granted::Bio(self.parked.at(place).bio));
                 }
             }
         }
@@ -357,13 +358,13 @@ mod tests {
     }
 
     fn wait(claims: &mut Claims) -> Granted {
-        let mut granted = Vec::new();
+        let mut granted = VecDeque::new();
         while granted.is_empty() {
             let [is_rung] = poll::readable(&[claims.wake()], Some(LOST)).unwrap();
             assert!(is_rung, "a wake-up is lost");
             claims.take_granted(&mut granted);
         }
-        granted.pop().expect("one waits")
+        granted.pop_front().expect("one waits")
     }
 
     fn write(claims: &mut Claims, blocks: &[Block; 2], at: usize, count: usize) {
@@ -390,9 +391,9 @@ mod tests {
     }
 
     fn granted(claims: &mut Claims) -> Vec<Granted> {
-        let mut granted = Vec::new();
+        let mut granted = VecDeque::new();
         claims.take_granted(&mut granted);
-        granted
+        granted.into()
     }
 
     #[test]

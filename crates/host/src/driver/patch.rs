@@ -1,7 +1,7 @@
 //! Read-modify-write: changes a part of a sector without a blocked thread.
 //!
 //! ```text
-//! waiting for its range ─> reading ─> bytes put in ─> writing ─> done
+//! gate ─> waiting for its range ─> reading ─> bytes put in ─> writing ─> done
 //! ```
 //! It holds its sector exclusively from its read to the end of its write ([`crate::ranges`]). The
 //! client's bytes are copied first, so that the front end's buffer is free at once.
@@ -94,6 +94,11 @@ impl Patches {
 
     pub(super) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
+    }
+
+    /// Whether a patch has passed the gate.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.is_idle() && self.slots.iter().flatten().any(|patch| patch.entry.is_some())
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -191,12 +196,12 @@ impl Driver {
         let number = self.patches.begin(patch);
         let bio = Bio { op: Op::Write, ..self.patches.at(number).bio };
         if self.throttle.as_mut().is_none_or(|throttle| throttle.admit(&bio)) {
-            self.start_patch(number);
+            self.pass(bio);
             self.settle();
         }
     }
 
-    /// Claims the range of a patch that has its tokens.
+    /// Claims the range of a patch that has its tokens and has passed the gate.
     pub(super) fn start_patch(&mut self, number: u32) {
         let bio = self.patches.at(number).bio;
         let claims = self.claims.as_mut().expect("nothing is written to a read-only volume");
@@ -218,7 +223,7 @@ impl Driver {
     fn submit_for_patch(&mut self, mut bio: Bio) {
         self.name(&mut bio);
         self.forget_long();
-        self.pass(bio);
+        self.submit_now(bio);
     }
 
     /// Continues patches whose bio has ended.
@@ -232,8 +237,10 @@ impl Driver {
                 continue;
             }
             let InFlight { user, entry, .. } = self.patches.remove(number);
-            let entry = entry.expect("it was entered before it was read");
-            self.claims.as_mut().expect("it has a range").release_alone(entry);
+            // A patch that failed at the gate has no range.
+            if let Some(entry) = entry {
+                self.claims.as_mut().expect("it has a range").release_alone(entry);
+            }
             self.done.push(Done { user, status });
         }
         // Bios that ended meanwhile follow.

@@ -13,6 +13,7 @@ use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::pages::ALLOCATORS;
 
 mod batches;
+mod suspend;
 
 use super::*;
 use crate::cpus;
