@@ -15,7 +15,6 @@ use super::builder::{Builder, dev_id};
 use super::control::AdaptiveStatus;
 use crate::Error;
 use crate::backend::{Device, KeyedCipher};
-use crate::cpus;
 use crate::file::BackingKind;
 use crate::pages::BounceChoice;
 use crate::workers::{Unbound, WorkerConfig, Workers, round_trip_ns};
@@ -118,8 +117,8 @@ impl Builder<'_> {
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
         let workers = match threads {
             Some(number) => Unbound::Number(number),
-            // A quota of one CPU may grow.
-            None if pays && cpus::allowed().len() > 1 => Unbound::EachCpuButOne,
+            // With one CPU there is none yet: the CPUs of a container may grow.
+            None if pays => Unbound::EachCpuButOne,
             None => Unbound::Number(0),
         };
         let has_workers = workers != Unbound::Number(0);
@@ -183,8 +182,9 @@ mod tests {
     use blockyard_crypt::secret::SecretBytes;
 
     use super::*;
+    use crate::cpus;
     use crate::file::{Access, DeviceFile};
-    use crate::stages::Work;
+    use crate::stages::{self, Work};
     use crate::volume::{Volume, VolumeOptions};
 
     /// Number of the pool of a new volume with this pipeline and two workers.
@@ -210,6 +210,26 @@ mod tests {
             assert!(first.is_some(), "{pipeline}");
             assert_eq!(first == second, shares, "{pipeline}");
         }
+    }
+
+    #[test]
+    fn volume_that_is_opened_on_one_cpu_gets_workers_when_others_come() {
+        let all = cpus::allowed();
+        let opens = move || {
+            cpus::run_on(&all[..1]).unwrap();
+            let image = tempfile::NamedTempFile::new().unwrap();
+            image.as_file().set_len(1 << 20).unwrap();
+            let file = DeviceFile::open(image.path(), Access::ReadWrite, false).unwrap();
+            let params = CryptParams::new("aes-xts-plain64", SecretBytes::copy_of(&[7; 32]));
+            let volume = Volume::from_crypt(file, &params, &VolumeOptions::default()).unwrap();
+            let workers = volume.parts.workers.as_ref().expect("they may come");
+            assert_eq!(workers.usage().1, 0);
+            cpus::run_on(&all).unwrap();
+            workers.miscount_cpus();
+            workers.count_cpus(stages::now());
+            assert_eq!(workers.usage().1, all.len() - 1);
+        };
+        std::thread::spawn(opens).join().unwrap();
     }
 
     #[test]
