@@ -512,6 +512,28 @@ fn partition_is_in_use_while_it_is_mounted_though_another_server_shares_it() {
     assert!(said.contains("in use"), "{said}");
 }
 
+#[test]
+fn mounted_disk_is_in_use_for_a_loop_device_over_it_though_a_server_shares_it() {
+    let lab = Lab::new();
+    let Some(disk) = LoopDevice::attach(&lab.write("disk", vec![0; 12 << 20])) else { return };
+    if !has_ext4(&disk.path) {
+        return;
+    }
+    let over = LoopDevice::attach(&disk.path).unwrap();
+    for (table, device) in [("disk.table", &disk), ("over.table", &over)] {
+        lab.write(table, format!("0 2048 linear {} 0\n", device.path.display()));
+    }
+    let words = |table, socket| ["serve", "--table", table, "--socket", socket, "--shared"];
+    let [first, _second] = ["s", "t"].map(|socket| lab.serve(&words("disk.table", socket)[1..]));
+    drop(first);
+    let point = lab.path("dir");
+    fs::create_dir(&point).unwrap();
+    assert!(Command::new("mount").arg(&disk.path).arg(&point).status().unwrap().success());
+    let _mounted = Mounted(&point);
+    let said = lab.refused(&words("over.table", "u"), 5);
+    assert!(said.contains("in use"), "{said}");
+}
+
 /// As on a disk that is no loop device: only the lock of the partition is there, and no claim.
 #[test]
 fn whole_disk_is_in_use_while_a_loop_device_over_its_partition_is_served() {
@@ -581,6 +603,26 @@ fn flushed_data_stays_when_a_killed_server_had_another_name_of_the_device() {
         let end = lab.ok(&[&["dump"], next, &["-d", "pass", "-o", "-"]].concat()).stdout;
         assert!(end[..4096] == [2; 4096], "{next:?}: the older write came after the flushed one");
     }
+}
+
+/// The first server writes through the cache of the loop device, which a reader keeps open.
+#[test]
+fn flushed_data_of_a_file_stays_when_a_killed_server_had_its_loop_device() {
+    let lab = Lab::new();
+    let file = lab.write("file", vec![0; 1 << 20]);
+    let Some(device) = LoopDevice::attach(&file) else { return };
+    let reader = File::open(&device.path).unwrap();
+    lab.write("first", format!("0 2048 linear {} 0\n", device.path.display()));
+    lab.write("second", format!("0 2048 linear {} 0\n", file.display()));
+    let server = lab.serve(&["--table", "first", "--socket", "s"]);
+    assert_eq!(Nbd::open(&lab.path("s")).write(0, &[1; 4096]), 0);
+    server.stop(Signal::KILL);
+    let _server = lab.serve(&["--table", "second", "--socket", "t"]);
+    let mut client = Nbd::open(&lab.path("t"));
+    assert!(client.read(0, 4096) == [1; 4096], "the written data is not seen");
+    assert_eq!([client.write(0, &[2; 4096]), client.flush()], [0, 0]);
+    reader.sync_all().unwrap();
+    assert!(lab.read("file")[..4096] == [2; 4096], "the older write came after the flushed one");
 }
 
 #[test]

@@ -164,9 +164,12 @@ impl Gate {
 
     fn open_from(&self, before: u8) {
         let shards = self.shards();
+        if self.state.load(Ordering::SeqCst) != before {
+            return;
+        }
         // First, because bios through the open gate may wait in a target.
         shards.open.iter().for_each(|shard| shard.tell(&Order::Resume));
-        let _ = self.state.compare_exchange(before, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        self.state.store(OPEN, Ordering::SeqCst);
         shards.open.iter().for_each(|shard| shard.wake());
     }
 
@@ -223,13 +226,14 @@ impl Gate {
         let exchange = |from, to| {
             self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        // In a loop, because the gate may be closed or opened in between.
+        // Under the lock, so that a resume of before is not followed after it. In a loop, because
+        // the gate may be closed or opened in between.
+        let shards = self.shards();
         while !exchange(OPEN, OPEN_FOR_EVER) && !exchange(CLOSED, STOPPED) {
             if self.state.load(Ordering::SeqCst) >= STOPPED {
                 break;
             }
         }
-        let shards = self.shards();
         shards.open.iter().for_each(|shard| shard.tell(&Order::Suspend));
         shards.open.iter().for_each(|shard| shard.wake());
     }
@@ -594,8 +598,10 @@ mod tests {
         gate.stop();
         assert!(matches!(pass.next(), Some(Next::Fails(bio)) if bio.user == 1));
         assert!(pass.next().is_none());
+        pass.take_orders();
         gate.open();
         assert!(!pass.admit(&bio(2)), "it stays stopped");
+        assert!(pass.take_orders().is_empty(), "operations in targets end");
         let open = Gate::default();
         open.stop();
         open.stop();

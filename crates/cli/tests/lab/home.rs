@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, geteuid};
 
-use super::{Lab, SMALL, one_error, text};
+use super::{Lab, SMALL, refused, text};
 
 /// The user `nobody`, who owns nothing.
 pub(crate) const NOBODY: u32 = 65534;
@@ -73,7 +73,7 @@ impl Home {
     }
 
     pub(crate) fn refused(&self, words: &[&str], code: i32) -> String {
-        one_error(&self.run(words), code)
+        refused(self.blockyard(words), code)
     }
 
     /// The output of a script that must succeed.

@@ -14,6 +14,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -27,6 +29,8 @@ pub(crate) const SMALL: [&str; 6] = [
     "--pbkdf=pbkdf2",
     "--pbkdf-force-iterations=1000",
 ];
+/// Time for a refusal on a busy machine: all keys are derived, and a lock is waited for.
+const REFUSAL: Duration = Duration::from_secs(120);
 /// Start of its data.
 pub(crate) const SMALL_DATA_OFFSET_BYTES: u64 = 512 << 10;
 /// Length of its plaintext.
@@ -77,7 +81,7 @@ impl Lab {
 
     /// Runs a command that must fail with this exit code and one error, which is returned.
     pub(crate) fn refused<S: AsRef<OsStr>>(&self, words: &[S], code: i32) -> String {
-        one_error(&self.run(words), code)
+        refused(self.blockyard(words), code)
     }
 
     /// Runs with these bytes on standard input.
@@ -254,6 +258,21 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// Wants this exit code and exactly one error, and nothing that looks like a panic.
+/// Runs a command that must fail with this exit code and one error, which is returned. One that
+/// goes on, as a server does, is ended.
+pub(crate) fn refused(mut command: Command, code: i32) -> String {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let (ended, end) = mpsc::channel();
+    let waits = std::thread::spawn(move || ended.send(child.wait_with_output()));
+    let output = end.recv_timeout(REFUSAL).unwrap_or_else(|_| {
+        kill_process(pid, Signal::KILL).unwrap();
+        end.recv().unwrap()
+    });
+    waits.join().unwrap().unwrap();
+    one_error(&output.unwrap(), code)
+}
+
 pub(crate) fn one_error(output: &Output, code: i32) -> String {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");

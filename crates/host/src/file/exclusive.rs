@@ -26,7 +26,7 @@ use super::{Access, claim, names};
 use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The byte of a block device that only [`Access::Shared`] locks for reading.
 const SHARED_BYTE: libc::off_t = libc::off_t::MAX;
 /// From here on, the bytes of a block device are locked only by writers: no device is so long.
@@ -56,7 +56,7 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
     let mut locked = Vec::new();
     let mut part = 0..u64::MAX;
     if access.writes() {
-        names::settle(device, &part);
+        names::settle(path, device, &part);
     }
     let mut found = under::find(device, access.writes());
     while let Found::Open(below) = found {
@@ -72,7 +72,7 @@ pub(super) fn lock_under(path: &Path, device: &File, access: Access) -> Result<V
         }
         keep_out_other_names(path, &below.file, &part, access)?;
         if access.writes() {
-            names::settle(&below.file, &part);
+            names::settle(path, &below.file, &part);
         }
         found = under::find(&below.file, access.writes());
         locked.push(below.file);

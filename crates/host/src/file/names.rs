@@ -15,6 +15,7 @@ use super::exclusive::is_written;
 use super::header_lock::forget_cache;
 use super::under::{self, Place};
 use super::{Access, FileId, sysfs};
+use crate::log;
 
 /// The partition of this device, or its disk, that another program of ours writes at this place.
 pub(super) fn written(device: &File, part: &Range<u64>, access: Access) -> Option<PathBuf> {
@@ -26,23 +27,38 @@ pub(super) fn written(device: &File, part: &Range<u64>, access: Access) -> Optio
     near(&place).into_iter().find(is_written).map(|other| other.path)
 }
 
-/// Writes out what the caches of other names of this part of a file or device hold, and drops it.
-/// A loop device over a file shares the file's cache. It has old data in its own cache only if
-/// another loop device is over it; all others are left alone.
-pub(super) fn settle(file: &File, part: &Range<u64>) {
+/// Writes out what the caches of other names of this part of a file or device hold, and drops it. A
+/// user who may not open a loop device over the file is warned; `shown` is the name of the volume.
+pub(super) fn settle(shown: &Path, file: &File, part: &Range<u64>) {
     let Some(place) = Place::of(file, part.clone()) else { return };
-    let is_device = place.device != 0;
+    let is_file = place.device == 0;
     let near = near(&place);
-    let over = under::over(std::iter::once(place).chain(near.clone()).collect());
-    let loops = if is_device || over.is_empty() { Vec::new() } else { sysfs::loops() };
+    let others = strangers(&place, file);
+    let over = under::over(std::iter::once(place).chain(near.clone()).collect(), &others);
     for Place { path, device, .. } in near.into_iter().chain(over) {
-        if !is_device && loops.iter().all(|it| it.over != path) {
-            continue;
-        }
-        if let Ok(device) = opened(&path, device, 0) {
-            forget_cache(&device, true);
+        match opened(&path, device, 0) {
+            Ok(device) => forget_cache(&device, true),
+            Err(error) if is_file && error.kind() == io::ErrorKind::PermissionDenied => {
+                log::Event::new(log::Kind::Warning).say(format_args!(
+                    "{}: {} shows this file, and this user may not open it: see to it that no \
+                     program uses it meanwhile",
+                    shown.display(),
+                    path.display()
+                ));
+            }
+            Err(_) => {}
         }
     }
+}
+
+/// Loop devices over another file, which had this name in another mount namespace or has lost it.
+fn strangers(place: &Place, file: &File) -> Vec<u64> {
+    let of_name = sysfs::loops().into_iter().filter(|it| it.over == place.path);
+    let shows_another = |it: &sysfs::Loop| {
+        let device = opened(&it.path, it.device, 0);
+        device.is_ok_and(|device| !under::shows(device, file))
+    };
+    of_name.filter(shows_another).map(|it| it.device).collect()
 }
 
 /// Whether the system visibly uses the device, a partition of it or its disk.

@@ -76,6 +76,11 @@ pub(super) fn loops() -> Vec<Loop> {
     described.collect()
 }
 
+/// The name of a device.
+pub(super) fn name_of(device: u64) -> Option<PathBuf> {
+    device_path(&fs::canonicalize(folder(device)).ok()?)
+}
+
 /// The name of the device of a folder: sysfs writes `!` for a slash.
 fn device_path(node: &Path) -> Option<PathBuf> {
     let name = node.file_name()?.to_str()?.replace('!', "/");
