@@ -269,11 +269,27 @@ impl Ranges {
     /// # Panics
     /// When the entry does not exist.
     pub fn end(&mut self, id: EntryId) {
+        let Entry { blocks, .. } = self.remove(id);
+        self.freed(blocks);
+    }
+
+    /// Cancels the waiting entries of a shard. Returns their `user` words in the order of arrival.
+    pub fn take_back(&mut self, announcer: &Announcer) -> Vec<u64> {
+        let waits = |entry: &Entry| entry.shard == announcer.shard && !entry.is_granted;
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
+        let ids: Vec<EntryId> = waiting.map(|(&id, _)| id).collect();
+        // All of them first: the end of one must not grant the next.
+        let taken: Vec<Entry> = ids.into_iter().map(|id| self.remove(id)).collect();
+        taken.iter().for_each(|entry| self.freed(entry.blocks));
+        taken.into_iter().map(|entry| entry.user).collect()
+    }
+
+    fn remove(&mut self, id: EntryId) -> Entry {
         let entry = self.entries.remove(&id).expect("an entry ends once");
         if entry.share == Share::Nobody {
             self.exclusives.fetch_sub(1, Ordering::SeqCst);
         }
-        self.freed(entry.blocks);
+        entry
     }
 
     /// The bytes that writes in flight may change, in whole blocks; waiting entries are included. A
@@ -331,6 +347,23 @@ mod tests {
 
     fn granted(ranges: &mut Ranges) -> Vec<u64> {
         ranges.take_granted().map(|grant| grant.user).collect()
+    }
+
+    #[test]
+    fn shard_takes_back_what_waits_and_others_go_on() {
+        let mut ranges = Ranges::default();
+        let [one, other] = [ranges.join(), ranges.join()];
+        let mut enter = |shard, share, user| ranges.enter(shard, at(A), share, user);
+        let (owner, _) = enter(&one, Share::Writes, 1);
+        enter(&one, Share::Nobody, 2);
+        enter(&one, Share::Writes, 3);
+        enter(&other, Share::Writes, 4);
+        assert_eq!(ranges.take_back(&one), [2, 3]);
+        assert_eq!(granted(&mut ranges), [4], "no read-modify-write is before it");
+        assert!(ranges.take_back(&other).is_empty(), "it has its range");
+        ranges.end(owner);
+        let mut announcer = ranges.join();
+        assert!(matches!(announcer.announce(at(A)), Some((_, true))), "nothing excludes it");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::executor::{Buffers, Executor};
 use crate::gate::{Counts, Next, Order, ShardGate};
 use crate::memory::Region;
 use crate::poll;
-use crate::ranges::{Claims, Granted};
+use crate::ranges::{Claims, Waited};
 use crate::recording::Tracepoint;
 use crate::stages::Stage;
 use crate::submitter::Submitter;
@@ -97,7 +97,7 @@ pub(crate) struct Driver {
     done: Vec<Done>,
     patches: Patches,
     /// Grants whose bios are to start.
-    granted: VecDeque<Granted>,
+    granted: VecDeque<Waited>,
     /// `None` without limits of the rate.
     throttle: Option<DriverThrottle>,
     /// Held bios do not wait for tokens any more.
@@ -260,11 +260,12 @@ impl Driver {
         self.settle();
     }
 
-    /// Starts held bios that have tokens; all, if a suspend or the end of the server would wait.
+    /// Starts held bios that have tokens; all, if a begun request or the end of the server would
+    /// wait.
     fn start_throttled(&mut self) {
         while let Some(throttle) = &mut self.throttle {
             let is_open = self.held_bios != HeldBios::Wait
-                || self.gate.as_ref().is_some_and(ShardGate::is_closing);
+                || self.gate.as_ref().is_some_and(ShardGate::is_draining);
             let fails = self.held_bios.fail(throttle);
             if fails {
                 throttle.give_back();
@@ -337,8 +338,8 @@ impl Driver {
             // One by one, because the shard has not left the gate while one is to start.
             while let Some(granted) = self.granted.pop_front() {
                 match granted {
-                    Granted::Bio(bio) => self.submit_now(bio),
-                    Granted::Alone(number) => self.read_for_patch(number),
+                    Waited::Bio(bio) => self.submit_now(bio),
+                    Waited::Patch(number) => self.read_for_patch(number),
                 }
             }
             self.advance_patches();
@@ -357,6 +358,21 @@ impl Driver {
             self.claim_and_submit(bio);
         } else {
             self.pass_held();
+        }
+    }
+
+    /// Holds what waits for its range at the gate that has closed, so that a suspend does not wait
+    /// for a queue of writes to one sector. Bios of begun requests go on.
+    fn hold_waiting(&mut self) {
+        if let Some(gate) = &mut self.gate
+            && gate.may_hold()
+            && let Some(claims) = &mut self.claims
+        {
+            let waiting = claims.take_back().into_iter().map(|waited| match waited {
+                Waited::Bio(bio) => bio,
+                Waited::Patch(number) => self.patches.take_back(number),
+            });
+            gate.hold_first(waiting.collect());
         }
     }
 
@@ -386,11 +402,16 @@ impl Driver {
                     // here without further effect.
                     let _ = self.shard.message(now, number, &text);
                 }
-                Order::Suspend => self.shard.suspend(now, Suspend::Flush),
+                Order::Suspend => {
+                    self.shard.suspend(now, Suspend::Flush);
+                    self.hold_waiting();
+                }
                 Order::Resume => self.shard.resume_targets(now),
             }
         }
         self.run(now);
+        // The descriptor that told of a resume is read.
+        self.pass_held();
     }
 
     #[inline]
@@ -571,7 +592,6 @@ impl Driver {
         self.end_turn();
         if self.gate.is_some() {
             self.follow_orders();
-            self.pass_held();
         }
         if self.is_throttled() {
             self.start_throttled();

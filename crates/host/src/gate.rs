@@ -426,9 +426,24 @@ impl ShardGate {
         self.gate.state.load(Ordering::SeqCst) == STOPPED
     }
 
-    /// Whether a suspend waits for what has begun, or the server ends.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.gate.state.load(Ordering::SeqCst) != OPEN
+    /// Whether bios that have not passed must not wait: the server ends, or a suspend waits for
+    /// begun requests of this shard.
+    pub(crate) fn is_draining(&self) -> bool {
+        match self.gate.state.load(Ordering::SeqCst) {
+            OPEN => false,
+            CLOSED => self.has_requests,
+            _ => true,
+        }
+    }
+
+    /// Whether the gate is closed and none of the shard's bios belongs to a begun request.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.gate.is_closed() && !self.has_requests
+    }
+
+    /// Holds bios that had passed, before all others.
+    pub(crate) fn hold_first(&mut self, bios: Vec<Bio>) {
+        bios.into_iter().rev().for_each(|bio| self.held.push_front(bio));
     }
 
     /// Whether a bio would pass now.

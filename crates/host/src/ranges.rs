@@ -3,6 +3,7 @@
 //! ```text
 //! bio ─> gate ─> range free? ──yes──> shard ─> done ─> release
 //!                     └─no─> parked ── granted ──> shard
+//!                            └─ taken back by a suspend ──> gate
 //! ```
 //! A bio passes the gate before it claims its range, so a bio that waits for a resume has no range
 //! that one behind the gate may need. An aligned write without read-modify-writes nearby takes no
@@ -115,12 +116,12 @@ fn holding(bio: Bio, hold: Hold) -> Bio {
     Bio { user: UserData(bio.user).holding(hold).0, ..bio }
 }
 
-/// A grant.
-pub(crate) enum Granted {
-    /// A parked bio continues.
+/// What has waited for its range: it was granted, or taken back.
+pub(crate) enum Waited {
+    /// A parked bio.
     Bio(Bio),
-    /// The read-modify-write with this number starts.
-    Alone(u32),
+    /// The read-modify-write with this number.
+    Patch(u32),
 }
 
 /// A shard's claims to ranges of the volume.
@@ -259,7 +260,7 @@ impl Claims {
     }
 
     /// Moves grants to the end of `out`.
-    pub(crate) fn take_granted(&mut self, out: &mut VecDeque<Granted>) {
+    pub(crate) fn take_granted(&mut self, out: &mut VecDeque<Waited>) {
         if !self.has_mail() {
             return;
         }
@@ -275,13 +276,31 @@ impl Claims {
         self.waiting -= self.granted.len();
         for claimant in self.granted.drain(..) {
             match claimant {
-                Claimant::Patch(number) => out.push_back(Granted::Alone(number)),
+                Claimant::Patch(number) => out.push_back(Waited::Patch(number)),
                 Claimant::Bio(place) => {
                     self.waiting_bios -= 1;
-                    out.push_back(Granted::Bio(self.parked.at(place).bio));
+                    out.push_back(Waited::Bio(self.parked.at(place).bio));
                 }
             }
         }
+    }
+
+    /// Takes back the claims that wait, in the order of arrival. Those that were granted stay.
+    pub(crate) fn take_back(&mut self) -> Vec<Waited> {
+        let mut state = self.volume.state();
+        let taken = state.ranges.take_back(&self.announcer);
+        state.tell();
+        drop(state);
+        self.waiting -= taken.len();
+        let back = |word| match Claimant::of(word) {
+            Claimant::Patch(number) => Waited::Patch(number),
+            Claimant::Bio(place) => {
+                self.waiting_bios -= 1;
+                let Parked { bio, .. } = self.parked.remove(place);
+                Waited::Bio(Bio { user: UserData(bio.user).of_front_end(), ..bio })
+            }
+        };
+        taken.into_iter().map(back).collect()
     }
 
     /// Whether an entry waits for its range.
@@ -357,7 +376,7 @@ mod tests {
         }
     }
 
-    fn wait(claims: &mut Claims) -> Granted {
+    fn wait(claims: &mut Claims) -> Waited {
         let mut granted = VecDeque::new();
         while granted.is_empty() {
             let [is_rung] = poll::readable(&[claims.wake()], Some(LOST)).unwrap();
@@ -373,8 +392,8 @@ mod tests {
         let bio = match claims.claim(bio) {
             Some(bio) => bio,
             None => match wait(claims) {
-                Granted::Bio(bio) => bio,
-                Granted::Alone(_) => panic!("a bio waits"),
+                Waited::Bio(bio) => bio,
+                Waited::Patch(_) => panic!("a bio waits"),
             },
         };
         blocks[at..at + count].iter().for_each(Block::write);
@@ -390,7 +409,7 @@ mod tests {
         poll::readable(&[claims.wake()], Some(Duration::ZERO)).unwrap() == [true]
     }
 
-    fn granted(claims: &mut Claims) -> Vec<Granted> {
+    fn granted(claims: &mut Claims) -> Vec<Waited> {
         let mut granted = VecDeque::new();
         claims.take_granted(&mut granted);
         granted.into()
@@ -409,7 +428,7 @@ mod tests {
 
             patcher.release_alone(entry);
             assert!(is_rung(&writer));
-            let [Granted::Bio(bio)] = granted(&mut writer)[..] else { panic!("it may go on") };
+            let [Waited::Bio(bio)] = granted(&mut writer)[..] else { panic!("it may go on") };
             assert_eq!((bio.op, bio.sector, bio.len.bytes()), (op, Sector(0), 4096));
             assert!(!writer.waits() && !writer.parks_bios() && writer.wake().is_none());
             assert_eq!(writer.release(bio.user), 7);
@@ -428,7 +447,7 @@ mod tests {
 
             assert_eq!(writer.release(bio.user), 7);
             assert!(is_rung(&patcher));
-            let [Granted::Alone(of)] = granted(&mut patcher)[..] else { panic!("it may go on") };
+            let [Waited::Patch(of)] = granted(&mut patcher)[..] else { panic!("it may go on") };
             assert_eq!(of, number);
             assert!(!patcher.waits() && patcher.wake().is_none());
             patcher.release_alone(entry);
@@ -460,7 +479,7 @@ mod tests {
         assert!(writer.claim(first_block(Op::Write)).is_none());
         drop(patcher);
         assert!(is_rung(&writer));
-        assert!(matches!(granted(&mut writer)[..], [Granted::Bio(_)]));
+        assert!(matches!(granted(&mut writer)[..], [Waited::Bio(_)]));
         assert_eq!(volume.state().mailboxes.len(), 1);
     }
 
@@ -476,7 +495,7 @@ mod tests {
             assert!(!may_go && granted(&mut claims).is_empty());
             assert_eq!(claims.release(bio.user), 7);
         }
-        assert!(matches!(granted(&mut claims)[..], [Granted::Alone(0)]));
+        assert!(matches!(granted(&mut claims)[..], [Waited::Patch(0)]));
         claims.release_alone(entry);
     }
 
@@ -498,7 +517,7 @@ mod tests {
                         let (entry, may_go) = claims.claim_alone(at as u64 * 4096 + 5, 100, round);
                         if !may_go {
                             let granted = wait(&mut claims);
-                            assert!(matches!(granted, Granted::Alone(number) if number == round));
+                            assert!(matches!(granted, Waited::Patch(number) if number == round));
                         }
                         blocks[at].patch();
                         patches[at] += 1;

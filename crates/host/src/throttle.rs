@@ -1,7 +1,7 @@
 //! Limits of an export's rate, shared by its connections or by a group of exports.
 //!
 //! The rule is the engine's ([`blockyard_engine::throttle`]). A driver holds bios in front of its
-//! ranges and its gate: a held write excludes nobody from its blocks, and a suspend does not wait
+//! gate and its ranges: a held write excludes nobody from its blocks, and a suspend does not wait
 //! for tokens.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -150,6 +150,13 @@ impl Patches {
         number
     }
 
+    /// Notes that a patch has no range. Returns the bio that stands for it.
+    pub(super) fn take_back(&mut self, number: u32) -> Bio {
+        let patch = self.at(number);
+        patch.entry = None;
+        Bio { op: Op::Write, ..patch.bio }
+    }
+
     fn at(&mut self, number: u32) -> &mut InFlight {
         self.slots[number as usize].as_mut().expect("it has not ended")
     }

@@ -1,11 +1,14 @@
 //! A suspend beside writes of parts of sectors.
 
+use std::num::NonZeroU64;
 use std::thread;
 
 use blockyard_engine::elevator::noop::NOOP;
+use blockyard_engine::throttle::Limits;
 
 use super::*;
 use crate::gate::Gate;
+use crate::throttle::Buckets;
 
 const SOON: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(60);
@@ -144,6 +147,98 @@ fn suspend_waits_for_each_of_two_writes_that_get_their_ranges_at_once() {
     assert_eq!(done, [Done { user: 8, status: BlkStatus::Ok }]);
     assert_eq!(outcome_before_a_suspend(&mut waiter, gate), BlkStatus::Ok);
     assert!(gate.close(SOON));
+}
+
+/// Closes the gate while a driver does what it can; returns the bios that have ended until then.
+fn ended_by_a_suspend(driver: &mut Driver, gate: &Gate) -> Vec<Done> {
+    let mut done = Vec::new();
+    thread::scope(|scope| {
+        let closer = scope.spawn(|| gate.close(LONG));
+        while !gate.is_closed() {
+            thread::yield_now();
+        }
+        while !closer.is_finished() {
+            driver.wait_for(SOON);
+            driver.take_done(&mut done);
+        }
+        assert!(closer.join().unwrap());
+    });
+    done
+}
+
+#[test]
+fn suspend_waits_for_one_of_a_queue_of_writes_to_one_sector() {
+    let dir = dir_on_disk();
+    let volume = controlled(dir.path());
+    let gate = gate(&volume);
+    let (mut client, pages) = driver(&volume);
+    for user in [0, 1] {
+        let bytes = Some(&b"abcde"[..]);
+        let offset_bytes = 100 * user;
+        client.patch(&Patch { offset_bytes, len_bytes: 5, bytes, sync: false, user });
+    }
+    // Its order of arrival is that of the queue.
+    client.submit(Bio { user: 2, ..bio(Op::Write, 0) });
+    let done = ended_by_a_suspend(&mut client, gate);
+    assert_eq!(done, [Done { user: 0, status: BlkStatus::Ok }]);
+    gate.open();
+    let mut later = Vec::new();
+    while later.len() < 2 {
+        client.wait();
+        client.take_done(&mut later);
+    }
+    assert_eq!(later.iter().map(|done| done.user).collect::<Vec<_>>(), [1, 2]);
+    assert!(client.is_idle());
+    fill(&pages, 1);
+    client.submit(bio(Op::Read, 0));
+    assert_eq!(outcome(&mut client), BlkStatus::Ok);
+    assert!(page(&pages, 0) == [0; 4096], "the last write was of zeroes");
+}
+
+#[test]
+fn begun_request_that_waits_for_its_range_goes_on_through_a_closed_gate() {
+    let dir = dir_on_disk();
+    let volume = controlled(dir.path());
+    let gate = gate(&volume);
+    let [(mut guest, _pages), (mut client, _more)] = [driver(&volume), driver(&volume)];
+    // It has its range, and is in its plug.
+    patch(&mut client, 0);
+    assert!(guest.begin_request());
+    guest.submit(bio(Op::Write, 0));
+    thread::scope(|scope| {
+        let closer = scope.spawn(|| gate.close(LONG));
+        while !guest.gate.as_ref().is_some_and(ShardGate::is_woken) {
+            thread::yield_now();
+        }
+        guest.poll();
+        assert_eq!(outcome(&mut client), BlkStatus::Ok);
+        assert_eq!(outcome(&mut guest), BlkStatus::Ok);
+        guest.end_requests();
+        assert!(closer.join().unwrap());
+    });
+}
+
+#[test]
+fn bios_that_wait_for_tokens_wait_for_them_after_a_suspend_too() {
+    let dir = dir_on_disk();
+    let volume = controlled(dir.path());
+    let gate = gate(&volume);
+    let (mut client, _pages) = driver(&volume);
+    // After the first write, the next may start in an hour.
+    let limits = Limits { bytes_per_s: NonZeroU64::new(1), ..Limits::default() };
+    client.set_throttle(Some(&Arc::new(SharedThrottle::new(Arc::new(Buckets::new(limits))))));
+    for page in 0..2 {
+        client.count_request();
+        client.submit(bio(Op::Write, page));
+    }
+    let done = ended_by_a_suspend(&mut client, gate);
+    assert_eq!(done, [Done { user: 0, status: BlkStatus::Ok }]);
+    gate.open();
+    client.poll();
+    assert!(client.is_throttled() && !client.has_done());
+    client.start_held();
+    client.poll();
+    assert_eq!(outcome(&mut client), BlkStatus::Ok);
 }
 
 #[test]
