@@ -280,7 +280,9 @@ impl Ranges {
         let ids: Vec<EntryId> = waiting.map(|(&id, _)| id).collect();
         // All of them first: the end of one must not grant the next.
         let taken: Vec<Entry> = ids.into_iter().map(|id| self.remove(id)).collect();
-        taken.iter().for_each(|entry| self.freed(entry.blocks));
+        let mut freed = Vec::new();
+        taken.iter().for_each(|entry| note(&mut freed, entry.blocks));
+        self.grant(|waiting| freed.iter().any(|blocks| blocks.overlaps(waiting)));
         taken.into_iter().map(|entry| entry.user).collect()
     }
 
@@ -302,16 +304,37 @@ impl Ranges {
 
     /// Wakes entries that waited for these blocks, which are free now.
     pub fn freed(&mut self, blocks: Blocks) {
-        let waits = |entry: &Entry| !entry.is_granted && entry.blocks.overlaps(blocks);
-        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
-        let ids: Vec<EntryId> = waiting.map(|(&id, _)| id).collect();
-        for id in ids {
-            let entry = &self.entries[&id];
-            if self.is_free(id, entry.blocks, entry.share) {
-                let entry = self.entries.get_mut(&id).expect("it was just there");
-                entry.is_granted = true;
-                self.granted.push(Grant { shard: entry.shard, user: entry.user });
+        self.grant(|waiting| waiting.overlaps(blocks));
+    }
+
+    /// Grants entries that waited for blocks which are free now, as [`Ranges::is_free`] tells. Many
+    /// may wait for the same blocks, so one pass looks at each different earlier range once.
+    fn grant(&mut self, was_freed: impl Fn(Blocks) -> bool) {
+        let waits = |entry: &Entry| !entry.is_granted && was_freed(entry.blocks);
+        let waiting = || self.entries.values().filter(|entry| waits(entry)).map(|it| it.blocks);
+        let start = waiting().map(Blocks::start).min();
+        let Some(start) = start else { return };
+        let end = waiting().map(Blocks::end).max().unwrap_or(start);
+        let is_near = |blocks: Blocks| blocks.start() < end && start < blocks.end();
+        let mut earlier = Vec::new();
+        let mut exclusive = Vec::new();
+        let mut free = Vec::new();
+        for (&id, entry) in self.entries.iter().filter(|(_, entry)| is_near(entry.blocks)) {
+            let Entry { blocks, share, .. } = *entry;
+            let conflicting = if share == Share::Nobody { &earlier } else { &exclusive };
+            let is_first = !conflicting.iter().any(|it: &Blocks| it.overlaps(blocks));
+            if is_first && waits(entry) && self.is_unannounced(blocks, share) {
+                free.push(id);
             }
+            note(&mut earlier, blocks);
+            if share == Share::Nobody {
+                note(&mut exclusive, blocks);
+            }
+        }
+        for id in free {
+            let entry = self.entries.get_mut(&id).expect("it was just there");
+            entry.is_granted = true;
+            self.granted.push(Grant { shard: entry.shard, user: entry.user });
         }
     }
 
@@ -330,7 +353,19 @@ impl Ranges {
         if self.entries.range(..id).any(|(_, earlier)| conflicts(earlier)) {
             return false;
         }
+        self.is_unannounced(blocks, share)
+    }
+
+    /// Whether no announced write is in the way.
+    fn is_unannounced(&self, blocks: Blocks, share: Share) -> bool {
         share == Share::Writes || !self.shards.values().any(|shard| shard.overlaps(blocks))
+    }
+}
+
+/// Adds blocks that are not there yet.
+fn note(all: &mut Vec<Blocks>, blocks: Blocks) {
+    if !all.contains(&blocks) {
+        all.push(blocks);
     }
 }
 
@@ -364,6 +399,37 @@ mod tests {
         ranges.end(owner);
         let mut announcer = ranges.join();
         assert!(matches!(announcer.announce(at(A)), Some((_, true))), "nothing excludes it");
+    }
+
+    #[test]
+    fn exactly_those_entries_wait_that_an_earlier_one_excludes() {
+        let mut ranges = Ranges::default();
+        let shards = [ranges.join(), ranges.join()];
+        let mut seed = 1_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for step in 0..5000 {
+            let shard = &shards[random(2) as usize];
+            let has_range = |(&id, entry): (&EntryId, &Entry)| entry.is_granted.then_some(id);
+            let granted: Vec<_> = ranges.entries.iter().filter_map(has_range).collect();
+            match random(20) {
+                0 => drop(ranges.take_back(shard)),
+                1..=9 if !granted.is_empty() => {
+                    ranges.end(granted[random(3) as usize % granted.len()]);
+                }
+                _ => {
+                    let share = if random(3) == 0 { Share::Nobody } else { Share::Writes };
+                    let blocks = Blocks::around(random(12) * B, (1 + random(4)) * B);
+                    ranges.enter(shard, blocks, share, step);
+                }
+            }
+            for (&id, entry) in &ranges.entries {
+                let is_free = ranges.is_free(id, entry.blocks, entry.share);
+                assert_eq!(entry.is_granted, is_free, "step {step}: {entry:?}");
+            }
+        }
     }
 
     #[test]

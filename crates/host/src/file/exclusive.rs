@@ -26,7 +26,7 @@ use super::{Access, claim, names};
 use crate::{Error, log};
 
 /// A disk that is merely busy finishes its operations within this time.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The byte of a block device that only [`Access::Shared`] locks for reading.
 const SHARED_BYTE: libc::off_t = libc::off_t::MAX;
 /// From here on, the bytes of a block device are locked only by writers: no device is so long.

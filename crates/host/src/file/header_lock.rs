@@ -233,7 +233,7 @@ impl HeaderLock {
     /// partitions, as cryptsetup does that uses them. Usually only root may.
     fn take_over(&mut self, file: &File, start_bytes: u64, purpose: Purpose) -> io::Result<()> {
         let place = Place::of(file, start_bytes..start_bytes.saturating_add(1));
-        for Place { device, .. } in under::over(place.into_iter().collect(), &[]) {
+        for Place { device, .. } in under::over(place.into_iter().collect()) {
             match self.take_lock_file(Path::new(LOCK_FOLDER), device, purpose) {
                 Err(error) if is_forbidden(&error) => {
                     self.warn(&format!(

@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -28,20 +29,21 @@ pub(super) fn written(device: &File, part: &Range<u64>, access: Access) -> Optio
 }
 
 /// Writes out what the caches of other names of this part of a file or device hold, and drops it. A
-/// user who may not open a loop device over the file is warned; `shown` is the name of the volume.
+/// warning names a loop device over the file that cannot be opened; `shown` is the volume's name.
 pub(super) fn settle(shown: &Path, file: &File, part: &Range<u64>) {
     let Some(place) = Place::of(file, part.clone()) else { return };
     let is_file = place.device == 0;
     let near = near(&place);
-    let others = strangers(&place, file);
-    let over = under::over(std::iter::once(place).chain(near.clone()).collect(), &others);
+    let over = under::over(std::iter::once(place).chain(near.clone()).collect());
     for Place { path, device, .. } in near.into_iter().chain(over) {
         match opened(&path, device, 0) {
-            Ok(device) => forget_cache(&device, true),
-            Err(error) if is_file && error.kind() == io::ErrorKind::PermissionDenied => {
+            // Not asked needlessly: a loop device of this name in another mount namespace waits for
+            // its own file system, which may hang.
+            Ok(device) => forget_cache(&device, has_unwritten(&device)),
+            Err(error) if is_file && !sysfs::is_read_only(device) => {
                 log::Event::new(log::Kind::Warning).say(format_args!(
-                    "{}: {} shows this file, and this user may not open it: see to it that no \
-                     program uses it meanwhile",
+                    "{}: the loop device {} over a file of this name cannot be opened ({error}): \
+                     see to it that no program uses it meanwhile",
                     shown.display(),
                     path.display()
                 ));
@@ -51,15 +53,24 @@ pub(super) fn settle(shown: &Path, file: &File, part: &Range<u64>) {
     }
 }
 
-/// Loop devices over another file, which had this name in another mount namespace or has lost it.
-fn strangers(place: &Place, file: &File) -> Vec<u64> {
-    let of_name = sysfs::loops().into_iter().filter(|it| it.over == place.path);
-    let shows_another = |it: &sysfs::Loop| {
-        let device = opened(&it.path, it.device, 0);
-        device.is_ok_and(|device| !under::shows(device, file))
+/// Whether the cache of a device may have pages that are not written out. Linux cannot tell before
+/// 6.5.
+fn has_unwritten(device: &File) -> bool {
+    let all = [0_u64; 2];
+    let mut pages = [0_u64; CACHESTAT_WORDS];
+    // SAFETY: cachestat(2) reads the two words of a range, whose length zero means the rest of the
+    // file, and writes five words.
+    let told = unsafe {
+        libc::syscall(CACHESTAT, device.as_raw_fd(), all.as_ptr(), pages.as_mut_ptr(), 0)
     };
-    of_name.filter(shows_another).map(|it| it.device).collect()
+    let [_cached, dirty, under_write_back, ..] = pages;
+    told != 0 || dirty + under_write_back > 0
 }
+
+/// Number of cachestat(2) on all architectures.
+const CACHESTAT: libc::c_long = 451;
+/// Length of `struct cachestat` of `linux/mman.h`.
+const CACHESTAT_WORDS: usize = 5;
 
 /// Whether the system visibly uses the device, a partition of it or its disk.
 pub(super) fn are_visibly_used(device: u64) -> bool {

@@ -134,6 +134,11 @@ pub(super) fn disk_of(partition: u64) -> Option<Partition> {
     Some(Partition { device: device_in(disk)?, path: device_path(disk)?, bytes: place_in(&node)? })
 }
 
+/// Whether the device takes no writes.
+pub(super) fn is_read_only(device: u64) -> bool {
+    number(&folder(device).join("ro")) == Some(1)
+}
+
 /// Whether another device lies on this one: device-mapper, md.
 pub(super) fn has_holders(device: u64) -> bool {
     fs::read_dir(folder(device).join("holders")).is_ok_and(|mut holders| holders.next().is_some())

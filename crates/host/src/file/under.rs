@@ -10,12 +10,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
 
-use super::exclusive::PATIENCE;
 use super::sysfs::{self, Loop, Partition};
-use crate::process;
 
 /// A file or device whose bytes a loop device shows.
 #[derive(Debug)]
@@ -154,20 +150,10 @@ impl Place {
     }
 }
 
-/// Whether a loop device shows this file or device. The question waits for the file system of what
-/// it shows, which may be another one that hangs. Then the answer is `false` after a while.
-pub(super) fn shows(device: File, file: &File) -> bool {
-    let (answer, answered) = mpsc::channel();
-    let asks = move || answer.send(LoopStatus::of(&device));
-    let asked = process::with_signals_blocked(|| thread::Builder::new().spawn(asks));
-    let status = asked.is_ok().then(|| answered.recv_timeout(PATIENCE).ok()).flatten();
-    status.is_some_and(|status| status.is_ok_and(|status| status.is_of(file)))
-}
-
 /// The loop devices that show one of these places, those over them, and the partitions of all of
-/// them there, without order, and without the devices that are `not` over them. They are known by
-/// the name of the file when they were made: see [`shows`].
-pub(super) fn over(of: Vec<Place>, not: &[u64]) -> Vec<Place> {
+/// them there, without order. They are known by the name of the file when they were made: the
+/// question for its number waits for its file system, which may be one that hangs.
+pub(super) fn over(of: Vec<Place>) -> Vec<Place> {
     let mut places = of;
     let partitions: Vec<_> = places.iter().flat_map(in_partitions).collect();
     places.extend(partitions);
@@ -175,8 +161,7 @@ pub(super) fn over(of: Vec<Place>, not: &[u64]) -> Vec<Place> {
     let mut found: Vec<Place> = Vec::new();
     while let Some(place) = places.pop() {
         for Loop { device, path, bytes, .. } in loops.iter().filter(|it| it.over == place.path) {
-            let is_known = found.iter().any(|known| known.device == *device);
-            let is_new = !is_known && !not.contains(device);
+            let is_new = found.iter().all(|known| known.device != *device);
             let shown = inside(bytes, &place.bytes).filter(|_| is_new);
             let Some(bytes) = shown else { continue };
             let shown = Place { path: path.clone(), device: *device, bytes };
