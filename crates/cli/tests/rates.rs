@@ -121,11 +121,15 @@ fn suspend_and_end_of_the_server_do_not_wait_for_tokens() {
         std::thread::yield_now();
     }
     lab.ok(&["suspend", "c"]);
+    // Limits that end meanwhile: the request waits for the resume only.
+    lab.ok(&["limit", "c", "--none"]);
     while status(&lab)["held_bios"] != 1 {
         std::thread::yield_now();
     }
     lab.ok(&["resume", "c"]);
     assert_eq!(first.join().unwrap().0, 0);
+    lab.ok(&["limit", "c", "--bps-limit", "1"]);
+    assert_eq!(early.write(0, &noise(4096, 9)), 0, "the bucket was not in debt");
     let second = writer(&lab, 16384, 4096);
     while status(&lab)["connections"] != 2 {
         std::thread::yield_now();
