@@ -116,7 +116,7 @@ fn holding(bio: Bio, hold: Hold) -> Bio {
     Bio { user: UserData(bio.user).holding(hold).0, ..bio }
 }
 
-/// What has waited for its range: it was granted, or taken back.
+/// A bio or read-modify-write that waits no longer: its range was granted, or its claim taken back.
 pub(crate) enum Waited {
     /// A parked bio.
     Bio(Bio),
